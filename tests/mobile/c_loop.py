@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import zipfile
@@ -132,6 +133,24 @@ def compiles(work: Path) -> str:
         ["clang", *WARNINGS, "-isystem", ".", "-c", SOURCES[0], "-o", "clang.o"], folder=work
     )
     return f"gcc, twice, and clang {'say nothing' if not clang.stderr else 'warn'}"
+
+
+def declared_places(work: Path) -> str:
+    """The functions that edgepack_ort.h declares stand where onnxruntime's own header has them."""
+    ours = find_ondevice_dir() / "native" / "edgepack_ort.h"
+    names = re.findall(r"\(\*(?!between_)(\w+)\)\(", ours.read_text().partition("OrtApi {")[2])
+    names = names[: names.index("GetApi")]
+    constants = re.findall(r"\b(O(?:RT|NNX)_[A-Z0-9_]+|Ort[A-Z]\w+) = ", ours.read_text())
+    found = []
+    for header in (ours, tools().header):
+        asked = [f'printf("{n} %zu\\n", offsetof(OrtApi, {n}));' for n in names]
+        asked += [f'printf("{name} %d\\n", (int){name});' for name in constants]
+        lines = ["#include <stddef.h>", "#include <stdio.h>", f'#include "{header}"']
+        (work / "places.c").write_text("\n".join([*lines, "int main(void) {", *asked, "}", ""]))
+        _run(["cc", str(work / "places.c"), "-o", str(work / "places")])
+        found.append(_run([str(work / "places")]).text)
+    require(found[0] == found[1], f"ours:\n{found[0]}\nonnxruntime's:\n{found[1]}")
+    return f"{len(names)} functions and {len(constants)} constants"
 
 
 def goldens(work: Path) -> str:
@@ -559,6 +578,7 @@ def _cpu_flags() -> set[str]:
 
 PROOFS = (
     Proof("the measuring program compiles without a warning", compiles),
+    Proof("boards' own header has onnxruntime's places", declared_places),
     Proof("its goldens are as near as the loader's", goldens),
     Proof("wrong outputs are found to be wrong", wrong_goldens),
     Proof("some values of large outputs are compared", kept_values),
