@@ -19,6 +19,7 @@ from pathlib import Path
 PROGRAMS = {
     "qemu-user-static": "qemu-aarch64-static",
     "binfmt-support": "update-binfmts",
+    "gcc-aarch64-linux-gnu": "aarch64-linux-gnu-gcc",
     "mmdebstrap": "mmdebstrap",
     "openssh-server": "sshd",
     "openssh-client": "ssh-keygen",

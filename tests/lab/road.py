@@ -95,7 +95,7 @@ def walk(lab: Lab, *, every_variant: bool = False) -> None:
     """
     steps: list[Callable[[Lab], None]] = [
         add, provision, build, push, prove, bench, *([bench_all] if every_variant else []),
-        evaluate, prove_target, break_off, look_back,
+        evaluate, prove_target, break_off, without_python, look_back,
     ]  # fmt: skip
     for step in steps:
         began = time.monotonic()
@@ -373,6 +373,32 @@ def _wait_for(is_true: Callable[[], bool]) -> bool:
     while not is_true() and time.monotonic() < deadline:
         time.sleep(0.1)
     return is_true()
+
+
+def without_python(lab: Lab) -> None:
+    """Take Python off the first board, and measure it with the native program."""
+    board, expect = lab.boards[0], lab.findings.expect
+    for path in (board.root / "usr/bin").glob("python3*"):
+        path.unlink()
+    name, bundle = board.name, str(lab.bundle(board))
+    done = run_one(["device", "check", name, "--json"], timeout_s=SHORT_S)
+    lab.succeed("check finds nothing to mend without Python", {name: done})
+    done = run_one(["device", "provision", name, "--json"], timeout_s=LONG_S)
+    lab.succeed("provisioned without Python", {name: done})
+    argv = ["bench", bundle, "--device", name, "--preset", PRESET, "--json"]
+    done = run_one(argv, timeout_s=LONG_S)
+    report, wanted = done.document(), board.kind.variant
+    expect(f"{name}: without Python, bench measures {wanted}", report["variant_used"] == wanted)
+    said = report["facts"]
+    expect(f"{name}: no Python measured it", said["python"].startswith("none"), said["python"])
+    expect(f"{name}: it is still known to be emulated", said["emulated"], said["arch"])
+    nodes = {node["provider"] for node in report["placement"]["nodes"]}
+    expect(f"{name}: without Python, all nodes run on the CPU", nodes == {CPU}, nodes)
+    argv = ["evaluate", bundle, "--device", name, "--json"]
+    argv += ["--project", str(find_example_dir() / "edgepack.yaml")]
+    done = run_one(argv, timeout_s=LONG_S)
+    lab.succeed("evaluated without Python", {name: done})
+    _look_at_evaluation(lab, board, done.document())
 
 
 def look_back(lab: Lab) -> None:

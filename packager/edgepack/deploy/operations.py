@@ -155,8 +155,9 @@ def provision_device(
 ) -> Provisioned:
     """Make the Python environment that a device's target pins; the device needs no internet.
 
-    The new environment is built beside the old one and replaces it once it is proven. The device is
-    leased from when wheels are pushed on.
+    The new environment is built beside the old one and replaces it once it is proven. A device
+    without Python gets the measuring program, and onnxruntime's library out of its wheel. The
+    device is leased from when wheels are pushed on.
 
     Args:
         device: Where.
@@ -169,8 +170,9 @@ def provision_device(
     Raises:
         UsageError: The inventory names an interpreter for the device, so this one would not run; or
             a wheel or the wheelhouse is not there.
-        DeviceError: The device has no Python, or not one that the runtime has wheels for; or others
-            use it; or the lease was lost, and others may have come between: do it again.
+        DeviceError: The device has not a Python that the runtime has wheels for, or lacks what it
+            needs without any; or others use it; or the lease was lost, and others may have come
+            between: do it again.
         ToolError: A wheel cannot be fetched, or is missing; or the audit log cannot be written.
         RemoteCommandError: A command on the device failed.
     """

@@ -53,7 +53,8 @@ class Wheelhouse:
 
         Raises:
             UsageError: It cannot be provisioned, or a wheel of the user's is not there.
-            DeviceError: It has no Python, or not one that the runtime has wheels for.
+            DeviceError: It has not a Python that the runtime has wheels for, or lacks what it needs
+                without any.
             ToolError: A wheel cannot be fetched, or the folder cannot be written.
         """
         self._source.require_there()
