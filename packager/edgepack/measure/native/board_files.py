@@ -153,9 +153,12 @@ def read_board_files(transport: Transport, run_prefix: Sequence[str]) -> BoardFi
 
     Raises:
         DeviceError: The connection broke, or it answers something else.
+        RemoteCommandError: Its shell failed.
     """
     argv: list[Any] = [*run_prefix, "sh", "-c", _SCRIPT]
     result = transport.send(argv, [], timeout_s=READ_S)
+    hint = "its last lines are above; see 'run_prefix' of the device in devices.yaml"
+    result.check("reading /proc and /sys", device=transport.name, hint=hint)
     parts = (part.partition("\n") for part in result.text.split(_MARK)[1:])
     texts = {name.strip(): text for name, _, text in parts}
     if len(texts.get("uname", "").split()) != 3:
