@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ from edgepack.measure.bench.session import open_harness
 from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.evaluate.stream import stream_answers
+from edgepack.measure.tune.searching import TuneQuestion
+from edgepack.measure.tune.tuning import plan_tuning
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.records.deciding import Rule
 from edgepack.records.presets import find_preset
@@ -187,6 +190,15 @@ def test_compare_on_a_board_without_python_finds_what_is_slower(
     [p50] = [each for each in found.metrics if each.name == "p50"]
     assert p50.outcome == "FAIL"
     assert p50.ratio > 1.5
+
+
+def test_tuning_is_planned_by_what_a_board_tells_of_its_processors(
+    bare: Board, bundle: Path
+) -> None:
+    plan = plan_tuning(TuneQuestion(bundle), bare.device)
+    assert [each.number for each in plan.topology.processors] == sorted(os.sched_getaffinity(0))
+    assert plan.topology.count == len(plan.topology.processors)
+    assert len({each.session.intra_op_num_threads for each in plan.candidates}) > 1
 
 
 @pytest.mark.slow(reason="starts a server of its own")

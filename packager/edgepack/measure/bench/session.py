@@ -15,11 +15,13 @@ from edgepack.deploy.transfer.client import PushAgent, PushedRelease, read_for, 
 from edgepack.devices.checking import find_runtime_python
 from edgepack.devices.harness import Harness, Measurer
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import probe
+from edgepack.devices.probing import ProbedFacts, probe
+from edgepack.devices.topology import ask_topology
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, EdgepackError, UsageError, format_one_line, suggest_nearest
 from edgepack.measure.native.board import prepared_board
+from edgepack.measure.native.board_files import read_board_files
 from edgepack.measure.native.harness import NativeHarness
 from edgepack.records.topology import Topology
 
@@ -114,12 +116,27 @@ def require_topology(harness: Measurer) -> Topology:
     Raises:
         DeviceError: It does not say.
     """
-    found = harness.topology()
+    return _require_known(harness.topology(), harness.transport.name)
+
+
+def ask_processors(device: Device, transport: Transport, facts: ProbedFacts) -> Topology:
+    """Return the same of a device on which nothing was put yet.
+
+    Raises:
+        DeviceError: It does not say, or lacks the runtime.
+    """
+    prefix = tuple(device.entry.run_prefix)
+    if facts.lacks_python and device.may_lack_python:
+        return _require_known(read_board_files(transport, prefix).read_topology(), device.name)
+    return ask_topology(transport, find_runtime_python(device, facts), prefix)
+
+
+def _require_known(found: Topology | NotMeasured, device: str) -> Topology:
     if isinstance(found, NotMeasured):
         raise DeviceError(
             f"the device does not tell which processors it has: {found.reason}",
             hint="tune on a device with a whole /proc",
-            where=harness.transport.name,
+            where=device,
         )
     return found
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
-from edgepack.devices.checking import find_runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
-from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
 from edgepack.errors import EdgepackError, RemoteCommandError, UsageError
 from edgepack.measure.bench.joining import can_check
 from edgepack.measure.bench.session import (
     INTERRUPTS,
+    ask_processors,
     explain_end,
     open_harness,
     read_variants,
@@ -52,8 +51,7 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
     variants, unused = split_by_limits(bundle.manifest, question.variants, question.limits)
     with connect(device) as transport:
         facts = probe(device, transport)
-        python = find_runtime_python(device, facts)
-        topology = ask_topology(transport, python, tuple(device.entry.run_prefix))
+        topology = ask_processors(device, transport, facts)
     return TunePlan(
         device.name,
         bundle.manifest.id,

@@ -5,8 +5,8 @@
 # list. OWNER and PURPOSE are JSON; EXCLUSIVE and RESERVED true or false; TTL and WAIT hundredths of
 # seconds.
 #
-# Files, answers and what each line on stdin does are those of edgepack_lease.py, but that a lease
-# whose time is over lies there until somebody looks.
+# Files, answers and what each line on stdin does are those of edgepack_lease.py, but that silence
+# ends the program up to half a minute later.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -14,8 +14,8 @@ do=$1 root=$2 owner=$3 purpose=$4 exclusive=$5 reserved=$6 ttl=$7 wait=$8
 case $root in \~/*) root=$HOME/${root#\~/} ;; esac
 folder=$root/lease
 boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)
-id= held=
-trap '[ -z "$id" ] || rm -f "$folder/$id.json" "$folder/.$id"; [ -z "$held" ] || rm -f "$held"' EXIT
+id= held= watcher=
+trap '[ -z "$watcher" ] || kill $watcher 2>/dev/null; [ -z "$id" ] || rm -f "$folder/$id.json" "$folder/.$id"; [ -z "$held" ] || rm -f "$held"' EXIT
 trap 'exit 143' HUP INT TERM PIPE
 
 # Hundredths of seconds of the clock that no step of the wall clock moves.
@@ -137,9 +137,25 @@ take() {
   say taken "$mine"
 }
 
+# End this program once its lease is over: where the client is gone, stdin may never end.
+watch() {
+  trap 'kill $sleeper 2>/dev/null; exit' TERM
+  while :; do
+    sleep 30 &
+    sleeper=$!
+    wait "$sleeper"
+    found=$(sed -n 's/.*"expires_s": \([0-9]*\)\.\([0-9]*\).*/\1\2/p' "$folder/$id.json" 2>/dev/null)
+    end=${found:-$end}
+    [ "$end" -gt "$(now)" ] || kill $$
+  done
+}
+
 case $do in
 hold)
   take
+  end=$((taken + ttl))
+  watch </dev/null >/dev/null 2>&1 &
+  watcher=$!
   while read -r _; do
     lock
     # Its file proves that nobody had the device meanwhile: a new lease removes the file.
