@@ -46,7 +46,7 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PhoneDouble:
 
 def asked(bundle: Path, device: Device) -> DeviceFacts:
     with open_phone(load_bundle(bundle), device, "test", wait_s=0.0, progress=Silent()) as harness:
-        return harness.phone.read_facts(harness.about)
+        return harness.device.read_facts(harness.about)
 
 
 @pytest.mark.slow(reason="takes seconds")
@@ -62,7 +62,7 @@ def test_iphone_is_measured_by_a_test_of_the_measuring_app(
     assert selection.variant == "cpu-int8-static"
     assert (selection.device.os, selection.device.model) == ("iOS 18.1", "iPhone16,1")
     assert not selection.device.emulated
-    assert harness.phone.cpu_flags == {"asimddp"}
+    assert harness.device.cpu_flags == {"asimddp"}
     assert len(run.latencies_ns) == 20
     assert (run.before.throttled_now, run.before.power_mode) == ([], "normal")
     assert run.after.battery_percent == 84
@@ -85,7 +85,7 @@ def test_simulator_and_debugger_are_never_taken_for_a_phone(
     opened = load_bundle(bundle)
     with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Silent()) as harness:
         (phone.folder / "facts").write_text(json.dumps({"simulator": True}))
-        assert harness.phone.read_facts(harness.about).emulated
+        assert harness.device.read_facts(harness.about).emulated
         (phone.folder / "facts").write_text(json.dumps({"debugged": True}))
         with pytest.raises(DeviceError, match="a debugger was attached"):
             harness.create("cpu-fp32", cold=False)

@@ -14,7 +14,7 @@ do=$1 root=$2 owner=$3 purpose=$4 exclusive=$5 reserved=$6 ttl=$7 wait=$8
 case $root in \~/*) root=$HOME/${root#\~/} ;; esac
 folder=$root/lease
 boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)
-id= held= watcher=
+id='' held='' watcher=''
 trap '[ -z "$watcher" ] || kill $watcher 2>/dev/null; [ -z "$id" ] || rm -f "$folder/$id.json" "$folder/.$id"; [ -z "$held" ] || rm -f "$held"' EXIT
 trap 'exit 143' HUP INT TERM PIPE
 
