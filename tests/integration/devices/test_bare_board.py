@@ -362,7 +362,7 @@ def test_command_line_pushes_to_a_bare_board(
     push = ["push", str(bundle), "--device", "board"]
     assert run(push) == DeviceError.exit_code
     assert "push with --no-self-test" in capsys.readouterr().err
-    assert not (server.home / ".local").exists()
+    assert not (server.home / ".local/share/edgepack/tiny").exists()
     assert run([*push, "--no-self-test"]) == 0
     assert "bytes sent" in capsys.readouterr().out
     assert tree(server.home / ".local/share/edgepack/tiny/current") == tree(bundle)
