@@ -1,0 +1,200 @@
+// Tensors: values in C order with a type and a shape, owned or only seen.
+
+#ifndef EDGEPACK_DETAIL_TENSOR_HPP
+#define EDGEPACK_DETAIL_TENSOR_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "edgepack/detail/error.hpp"
+
+namespace edgepack {
+
+/// The kind of a tensor's values. The numbers are those of ONNX's `TensorProto.DataType`, which
+/// onnxruntime's `ONNXTensorElementDataType` repeats, and of `edgepack_type` in edgepack.h.
+enum class Type {
+  float32 = 1,
+  uint8 = 2,
+  int8 = 3,
+  uint16 = 4,
+  int16 = 5,
+  int32 = 6,
+  int64 = 7,
+  boolean = 9,
+  float16 = 10,
+  float64 = 11,
+  uint32 = 12,
+  uint64 = 13,
+};
+
+/// A value of `Type::float16`: the bits of an IEEE 754 binary16.
+struct Half {
+  std::uint16_t bits;
+};
+
+namespace detail {
+
+struct TypeFacts {
+  Type type;
+  /// As numpy spells it, and the manifest.
+  const char* name;
+  std::size_t size;
+};
+
+constexpr TypeFacts kTypes[] = {
+    {Type::float32, "float32", 4}, {Type::uint8, "uint8", 1},   {Type::int8, "int8", 1},
+    {Type::uint16, "uint16", 2},   {Type::int16, "int16", 2},   {Type::int32, "int32", 4},
+    {Type::int64, "int64", 8},     {Type::boolean, "bool", 1},  {Type::float16, "float16", 2},
+    {Type::float64, "float64", 8}, {Type::uint32, "uint32", 4}, {Type::uint64, "uint64", 8},
+};
+
+/// Returns the facts of a type by its number; nullptr where it is none.
+inline const TypeFacts* find_type(int number) {
+  for (const TypeFacts& each : kTypes) {
+    if (static_cast<int>(each.type) == number) return &each;
+  }
+  return nullptr;
+}
+
+/// Returns the facts of a type by numpy's name; nullptr where it is none.
+inline const TypeFacts* find_type(std::string_view name) {
+  for (const TypeFacts& each : kTypes) {
+    if (name == each.name) return &each;
+  }
+  return nullptr;
+}
+
+inline const TypeFacts& get_facts(Type type) {
+  const TypeFacts* found = find_type(static_cast<int>(type));
+  if (found == nullptr) {
+    throw Error(Code::usage, "there is no type " + std::to_string(static_cast<int>(type)),
+                "see edgepack::Type");
+  }
+  return *found;
+}
+
+/// The type of tensors that hold values of a C++ type; 0 where none does.
+template <class T>
+inline constexpr Type kTypeOf = Type{0};
+template <>
+inline constexpr Type kTypeOf<float> = Type::float32;
+template <>
+inline constexpr Type kTypeOf<double> = Type::float64;
+template <>
+inline constexpr Type kTypeOf<Half> = Type::float16;
+template <>
+inline constexpr Type kTypeOf<bool> = Type::boolean;
+template <>
+inline constexpr Type kTypeOf<std::uint8_t> = Type::uint8;
+template <>
+inline constexpr Type kTypeOf<std::int8_t> = Type::int8;
+template <>
+inline constexpr Type kTypeOf<std::uint16_t> = Type::uint16;
+template <>
+inline constexpr Type kTypeOf<std::int16_t> = Type::int16;
+template <>
+inline constexpr Type kTypeOf<std::uint32_t> = Type::uint32;
+template <>
+inline constexpr Type kTypeOf<std::int32_t> = Type::int32;
+template <>
+inline constexpr Type kTypeOf<std::uint64_t> = Type::uint64;
+template <>
+inline constexpr Type kTypeOf<std::int64_t> = Type::int64;
+
+/// A shape as Python shows it: `[1, 3, 224, 224]`.
+inline std::string format_shape(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t k = 0; k < shape.size(); ++k)
+    text += (k == 0 ? "" : ", ") + std::to_string(shape[k]);
+  return text + "]";
+}
+
+/// Returns how many values a shape has.
+///
+/// Throws `Error` (bad_input): a dimension is negative, or the values would not fit into memory.
+inline std::size_t count_values(const std::vector<std::int64_t>& shape) {
+  std::size_t count = 1;
+  bool empty = false;
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / 16;
+  for (const std::int64_t size : shape) {
+    const auto positive = static_cast<std::uint64_t>(size);
+    if (size < 0 || (size > 0 && positive > most / count)) {
+      throw Error(Code::bad_input, "no tensor has the shape " + format_shape(shape),
+                  "see the model's inputs");
+    }
+    empty = empty || size == 0;
+    if (size > 0) count *= static_cast<std::size_t>(positive);
+  }
+  return empty ? 0 : count;
+}
+
+/// Returns how many bytes a tensor has.
+inline std::size_t count_bytes(Type type, const std::vector<std::int64_t>& shape) {
+  return count_values(shape) * get_facts(type).size;
+}
+
+[[noreturn]] inline void throw_other_type(Type type) {
+  throw Error(Code::usage, "the tensor holds " + std::string(get_facts(type).name),
+              "ask for values of that type");
+}
+
+}  // namespace detail
+
+/// Values of a tensor that lie elsewhere, in C order; they have to stay while the view is used.
+struct TensorView {
+  Type type;
+  std::vector<std::int64_t> shape;
+  const void* data;
+  /// What lies at `data`: at least what type and shape need is checked where it is used.
+  std::size_t bytes;
+};
+
+/// A tensor with its own values, in C order and this machine's byte order.
+struct Tensor {
+  Type type = Type::float32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;
+
+  TensorView view() const { return {type, shape, bytes.data(), bytes.size()}; }
+  std::size_t count() const { return bytes.size() / detail::get_facts(type).size; }
+
+  /// The values. Throws `Error` (usage) where the tensor holds others.
+  template <class T>
+  const T* data() const {
+    if (detail::kTypeOf<T> != type) detail::throw_other_type(type);
+    return reinterpret_cast<const T*>(bytes.data());
+  }
+  template <class T>
+  T* data() {
+    if (detail::kTypeOf<T> != type) detail::throw_other_type(type);
+    return reinterpret_cast<T*>(bytes.data());
+  }
+};
+
+using Tensors = std::map<std::string, Tensor, std::less<>>;
+using TensorViews = std::map<std::string, TensorView, std::less<>>;
+
+/// Returns a view of values in C order, such as `make_view(pixels.data(), {1, 3, 224, 224})`.
+template <class T>
+TensorView make_view(const T* data, std::vector<std::int64_t> shape) {
+  constexpr Type type = detail::kTypeOf<T>;
+  static_assert(type != Type{0}, "no tensor holds such values");
+  const std::size_t bytes = detail::count_bytes(type, shape);
+  return {type, std::move(shape), data, bytes};
+}
+
+/// Returns a tensor of zeros.
+inline Tensor make_tensor(Type type, std::vector<std::int64_t> shape) {
+  std::vector<std::byte> bytes(detail::count_bytes(type, shape));
+  return {type, std::move(shape), std::move(bytes)};
+}
+
+}  // namespace edgepack
+
+#endif
