@@ -84,6 +84,16 @@ inline void append_utf8(std::string& text, char32_t c) {
   }
 }
 
+/// Returns the character at a place of strict UTF-8, and moves the place behind it.
+inline char32_t read_utf8(std::string_view text, std::size_t& at) {
+  const auto first = static_cast<unsigned char>(text[at++]);
+  if (first < 0x80) return first;
+  const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
+  char32_t c = first & (0x3F >> more);
+  for (int k = 0; k < more; ++k) c = c << 6 | (static_cast<unsigned char>(text[at++]) & 0x3F);
+  return c;
+}
+
 /// A JSON value, immutable. What asks a value for another kind than it has gets an `Error`
 /// (broken_bundle) that names the file and the value's path.
 class Json {
@@ -222,15 +232,9 @@ class JsonReader {
     Json json;
     json.place_ = place;
     switch (next()) {
-      case '{':
-        json.value_ = read_object(place, depth);
-        break;
-      case '[':
-        json.value_ = read_list(place, depth);
-        break;
-      case '"':
-        json.value_ = read_text();
-        break;
+      case '{': json.value_ = read_object(place, depth); break;
+      case '[': json.value_ = read_list(place, depth); break;
+      case '"': json.value_ = read_text(); break;
       case 't':
         take_word("true");
         json.value_ = true;
@@ -239,11 +243,8 @@ class JsonReader {
         take_word("false");
         json.value_ = false;
         break;
-      case 'n':
-        take_word("null");
-        break;
-      default:
-        json.value_ = read_number();
+      case 'n': take_word("null"); break;
+      default: json.value_ = read_number();
     }
     return json;
   }

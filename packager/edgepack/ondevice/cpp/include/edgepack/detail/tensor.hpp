@@ -3,6 +3,8 @@
 #ifndef EDGEPACK_DETAIL_TENSOR_HPP
 #define EDGEPACK_DETAIL_TENSOR_HPP
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -137,6 +139,37 @@ inline std::size_t count_values(const std::vector<std::int64_t>& shape) {
 /// Returns how many bytes a tensor has.
 inline std::size_t count_bytes(Type type, const std::vector<std::int64_t>& shape) {
   return count_values(shape) * get_facts(type).size;
+}
+
+/// Returns the value of a binary16, exactly. Source: IEEE 754-2019, 3.4.
+inline double read_half(Half half) {
+  const int exponent = half.bits >> 10 & 0x1F, fraction = half.bits & 0x3FF;
+  double value =
+      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(fraction + 1024, exponent - 25);
+  if (exponent == 31) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    value = fraction == 0 ? infinity : std::numeric_limits<double>::quiet_NaN();
+  }
+  return (half.bits & 0x8000) != 0 ? -value : value;
+}
+
+/// Returns the binary16 nearest to a number, of two as near the even one.
+inline Half make_half(double number) {
+  const unsigned sign = std::signbit(number) ? 0x8000 : 0;
+  const double size = std::fabs(number);
+  unsigned bits = 0x7E00;  // of NaN
+  if (size >= 65520) {
+    bits = 0x7C00;
+  } else if (size == 0) {
+    bits = 0;
+  } else if (size < 65520) {
+    const int exponent = std::max(std::ilogb(size), -14);
+    // What rounds up to the next power of two carries into the exponent, as the bits follow each
+    // other.
+    const double fraction = std::nearbyint(std::ldexp(size, 10 - exponent));
+    bits = static_cast<unsigned>((exponent + 14) * 1024) + static_cast<unsigned>(fraction);
+  }
+  return {static_cast<std::uint16_t>(sign | bits)};
 }
 
 [[noreturn]] inline void throw_other_type(Type type) {

@@ -1,0 +1,131 @@
+// Opens bundles and prints what the Python loader would say of them, as JSON lines.
+//
+//     describe RUNTIME BUNDLE [--variant ID] [--threads N] [--bound] [INPUTS OUTPUTS]
+//
+// INPUTS is a folder with a file of raw values for each input and a line `NUMBER TYPE SIZES...` of
+// `shapes` for each; the outputs are written in the same form.
+
+#include <edgepack/edgepack.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+namespace {
+
+using edgepack::detail::format_json_text;
+
+std::string read(const std::string& path) { return edgepack::detail::read_file(path); }
+
+edgepack::Tensors read_tensors(const edgepack::Model& model, const std::string& folder) {
+  edgepack::Tensors tensors;
+  std::istringstream lines(read(folder + "/shapes"));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::size_t number = 0;
+    std::string type;
+    words >> number >> type;
+    edgepack::Tensor tensor{edgepack::detail::find_type(type)->type, {}, {}};
+    for (std::int64_t size = 0; words >> size;) tensor.shape.push_back(size);
+    const std::string data = read(folder + "/" + std::to_string(number));
+    const auto* begin = reinterpret_cast<const std::byte*>(data.data());
+    tensor.bytes.assign(begin, begin + data.size());
+    tensors[model.inputs().at(number).name] = tensor;
+  }
+  return tensors;
+}
+
+void write_tensors(const edgepack::Model& model, const edgepack::Tensors& tensors,
+                   const std::string& folder) {
+  std::ofstream shapes(folder + "/shapes");
+  for (std::size_t k = 0; k < model.outputs().size(); ++k) {
+    const edgepack::Tensor& tensor = tensors.at(model.outputs()[k].name);
+    shapes << k << ' ' << edgepack::detail::get_facts(tensor.type).name;
+    for (const std::int64_t size : tensor.shape) shapes << ' ' << size;
+    shapes << '\n';
+    std::ofstream(folder + "/" + std::to_string(k), std::ios::binary)
+        .write(reinterpret_cast<const char*>(tensor.bytes.data()),
+               static_cast<std::streamsize>(tensor.bytes.size()));
+  }
+}
+
+edgepack::Tensors run_bound(const edgepack::Model& model, const edgepack::TensorViews& views) {
+  edgepack::Bound bound = model.bind(views);
+  for (int k = 0; k < 2; ++k) bound.run();
+  edgepack::Tensors outputs;
+  for (const edgepack::TensorSpec& spec : model.outputs())
+    outputs[spec.name] = bound.output(spec.name);
+  return outputs;
+}
+
+/// Runs in several threads at once; all of them have to give the same bytes.
+edgepack::Tensors run_threads(const edgepack::Model& model, const edgepack::TensorViews& views,
+                              std::size_t count) {
+  std::vector<edgepack::Tensors> found(count);
+  std::vector<std::thread> threads;
+  for (edgepack::Tensors& each : found) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 5; ++k) each = model.run(views);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  for (const edgepack::Tensors& each : found) {
+    for (const auto& [name, tensor] : each) {
+      if (tensor.bytes != found[0].at(name).bytes)
+        throw std::runtime_error("threads differ in " + name);
+    }
+  }
+  return found.at(0);
+}
+
+void print(const edgepack::Model& model) {
+  std::string passed;
+  for (const edgepack::PassedOver& each : model.passed_over()) {
+    passed += (passed.empty() ? "[" : ", [") + format_json_text(each.variant) + ", " +
+              format_json_text(each.reason) + "]";
+  }
+  std::cout << "{\"variant\": " << format_json_text(model.variant()) << ", \"passed_over\": ["
+            << passed << "], \"compiled_for\": " << format_json_text(model.compiled_for())
+            << ", \"golden_sqnr_db\": " << edgepack::detail::format_fixed(model.golden_sqnr_db(), 9)
+            << ", \"runtime\": " << format_json_text(model.runtime_version()) << "}\n";
+}
+
+int run(const std::vector<std::string>& words) {
+  edgepack::Options options;
+  options.runtime = words.at(0) == "-" ? "" : words[0];
+  std::size_t threads = 0, at = 2;
+  bool bound = false;
+  for (; at < words.size() && words[at].rfind("--", 0) == 0; ++at) {
+    if (words[at] == "--bound") bound = true;
+    if (words[at] == "--variant") options.variant = words.at(++at);
+    if (words[at] == "--cache") options.cache = words.at(++at);
+    if (words[at] == "--threads") threads = std::stoul(words.at(++at));
+  }
+  const edgepack::Model model = edgepack::Model::open(words.at(1), options);
+  print(model);
+  for (; at + 1 < words.size(); at += 2) {
+    const edgepack::Tensors inputs = read_tensors(model, words[at]);
+    edgepack::TensorViews views;
+    for (const auto& [name, tensor] : inputs) views[name] = tensor.view();
+    const edgepack::Tensors outputs = bound         ? run_bound(model, views)
+                                      : threads > 0 ? run_threads(model, views, threads)
+                                                    : model.run(views);
+    write_tensors(model, outputs, words[at + 1]);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const edgepack::Error& error) {
+    std::cout << "{\"code\": " << static_cast<int>(error.code())
+              << ", \"text\": " << format_json_text(error.what())
+              << ", \"hint\": " << format_json_text(error.hint()) << "}\n";
+    return 3;
+  }
+}
