@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test fleet-test service-test mobile-test web-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test fleet-test service-test native-test mobile-test web-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -74,8 +74,11 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 web-test: $(READY)  ## Browser bundles in Node and a headless Chromium; needs Node 20, npm and Chromium
 	$(ROOM) $(BIN)/python -m tests.web.run $(WEB)
 
+native-test: $(READY)  ## The C++ and C library of bundles for Linux; needs g++, npm and, for clang and a header of onnxruntime, root on Debian
+	$(ROOM) $(BIN)/python -m tests.native.run $(NATIVE)
+
 service-test: $(READY)  ## A bundle's service as an image, a container and a systemd unit; needs root on Debian
 	$(ROOM) $(BIN)/python -m tests.service.run $(SERVICE)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .venv-tensorflow .runtimes .proofs .mobile .web .service .machines .torch .debian build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .venv-tensorflow .runtimes .proofs .mobile .web .native .service .machines .torch .debian build dist dist-python demo

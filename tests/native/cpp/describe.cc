@@ -1,11 +1,22 @@
 // Opens bundles and prints what the Python loader would say of them, as JSON lines.
 //
-//     describe RUNTIME BUNDLE [--variant ID] [--threads N] [--bound] [INPUTS OUTPUTS]
+//     describe RUNTIME BUNDLE [OPTION ...] [INPUTS OUTPUTS ...]
 //
-// INPUTS is a folder with a file of raw values for each input and a line `NUMBER TYPE SIZES...` of
-// `shapes` for each; the outputs are written in the same form.
+// --variant ID    uses only this one
+// --cache FOLDER  is the cache
+// --bound         runs with inputs and outputs in memory that stays
+// --threads N     runs in as many threads at once, --race with a race between them
+// --wait          waits for the end of stdin behind opening
+// --limit MB      may use so much more memory for what it runs
+// --again PATH    opens the bundle once more, with another onnxruntime
+//
+// RUNTIME is the path of onnxruntime, or - for what the library finds. INPUTS is a folder with a
+// file of raw values for each input and a line `NUMBER TYPE SIZES...` of `shapes` for each; the
+// outputs are written in the same form.
 
 #include <edgepack/edgepack.hpp>
+
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <fstream>
@@ -62,12 +73,13 @@ edgepack::Tensors run_bound(const edgepack::Model& model, const edgepack::Tensor
 
 /// Runs in several threads at once; all of them have to give the same bytes.
 edgepack::Tensors run_threads(const edgepack::Model& model, const edgepack::TensorViews& views,
-                              std::size_t count) {
+                              std::size_t count, bool races) {
   std::vector<edgepack::Tensors> found(count);
   std::vector<std::thread> threads;
   for (edgepack::Tensors& each : found) {
     threads.emplace_back([&] {
       for (int k = 0; k < 5; ++k) each = model.run(views);
+      if (races) found[0] = each;
     });
   }
   for (std::thread& each : threads) each.join();
@@ -92,25 +104,46 @@ void print(const edgepack::Model& model) {
             << ", \"runtime\": " << format_json_text(model.runtime_version()) << "}\n";
 }
 
+/// Lets the process have so much more memory than it has.
+void limit_memory(std::size_t megabytes) {
+  const std::string pages = read("/proc/self/statm");
+  const rlim_t most = std::stoul(pages) * 4096 + (megabytes << 20);
+  const rlimit limit{most, most};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) throw std::runtime_error("no limit");
+}
+
 int run(const std::vector<std::string>& words) {
   edgepack::Options options;
   options.runtime = words.at(0) == "-" ? "" : words[0];
-  std::size_t threads = 0, at = 2;
-  bool bound = false;
+  std::size_t threads = 0, limit = 0, at = 2;
+  std::string again;
+  bool bound = false, races = false, waits = false;
   for (; at < words.size() && words[at].rfind("--", 0) == 0; ++at) {
-    if (words[at] == "--bound") bound = true;
-    if (words[at] == "--variant") options.variant = words.at(++at);
-    if (words[at] == "--cache") options.cache = words.at(++at);
-    if (words[at] == "--threads") threads = std::stoul(words.at(++at));
+    const std::string& word = words[at];
+    if (word == "--bound") bound = true;
+    if (word == "--race") races = true;
+    if (word == "--wait") waits = true;
+    if (word == "--variant") options.variant = words.at(++at);
+    if (word == "--cache") options.cache = words.at(++at);
+    if (word == "--threads") threads = std::stoul(words.at(++at));
+    if (word == "--limit") limit = std::stoul(words.at(++at));
+    if (word == "--again") again = words.at(++at);
   }
   const edgepack::Model model = edgepack::Model::open(words.at(1), options);
   print(model);
+  std::cout.flush();
+  if (waits) std::cin.ignore(1 << 20, EOF);
+  if (!again.empty()) {
+    options.runtime = again;
+    print(edgepack::Model::open(words[1], options));
+  }
   for (; at + 1 < words.size(); at += 2) {
     const edgepack::Tensors inputs = read_tensors(model, words[at]);
     edgepack::TensorViews views;
     for (const auto& [name, tensor] : inputs) views[name] = tensor.view();
+    if (limit > 0) limit_memory(limit);
     const edgepack::Tensors outputs = bound         ? run_bound(model, views)
-                                      : threads > 0 ? run_threads(model, views, threads)
+                                      : threads > 0 ? run_threads(model, views, threads, races)
                                                     : model.run(views);
     write_tensors(model, outputs, words[at + 1]);
   }

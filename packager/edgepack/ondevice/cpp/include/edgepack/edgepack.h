@@ -43,16 +43,23 @@ extern "C" {
 /* What went wrong. The numbers are an int32_t in every function. */
 typedef enum edgepack_code {
   EDGEPACK_OK = 0,
-  EDGEPACK_USAGE = 1, /* a function is called as it cannot be: a null pointer, an unknown variant */
-  EDGEPACK_NOT_FOUND = 2, /* the folder is not there, is no bundle, or cannot be read */
-  EDGEPACK_BROKEN_BUNDLE =
-      3, /* a file of the bundle is missing, truncated or not as the manifest says */
-  EDGEPACK_NEWER_SCHEMA = 4, /* the manifest is of a schema that this code does not read */
-  EDGEPACK_NO_RUNTIME = 5,   /* no libonnxruntime is found, or it is too old, or there are two */
-  EDGEPACK_REFUSED = 6,   /* no variant works on this machine; the text has the reason for each */
-  EDGEPACK_BAD_INPUT = 7, /* an input is not what the model takes */
+  /* A function is called as it cannot be: a null pointer, a variant that the bundle has not. */
+  EDGEPACK_USAGE = 1,
+  /* The folder is not there, is no bundle, or cannot be read. */
+  EDGEPACK_NOT_FOUND = 2,
+  /* A file of the bundle is missing, truncated or not as the manifest says. */
+  EDGEPACK_BROKEN_BUNDLE = 3,
+  /* The manifest is of a schema that this code does not read. */
+  EDGEPACK_NEWER_SCHEMA = 4,
+  /* No libonnxruntime is found, or it is too old, or there are two. */
+  EDGEPACK_NO_RUNTIME = 5,
+  /* No variant works on this machine; the text has the reason for each. */
+  EDGEPACK_REFUSED = 6,
+  /* An input is not what the model takes. */
+  EDGEPACK_BAD_INPUT = 7,
   EDGEPACK_OUT_OF_MEMORY = 8,
-  EDGEPACK_INTERNAL = 9 /* a fault of this code or of onnxruntime */
+  /* A fault of this code or of onnxruntime. */
+  EDGEPACK_INTERNAL = 9
 } edgepack_code;
 
 /* The kind of a tensor's values; the numbers are those of ONNX's TensorProto.DataType. */

@@ -405,6 +405,11 @@ class Manifest {
     for (const Json& size : json.at("shape").items()) {
       entry.shape.push_back(static_cast<std::int64_t>(read_count(size, 0)));
     }
+    try {
+      static_cast<void>(count_bytes(entry.type, entry.shape));
+    } catch (const Error& error) {
+      throw make_broken(json.at("shape").path() + ": " + error.what());
+    }
     const Json* stride = json.find("stride");
     if (stride != nullptr) entry.stride = read_count(*stride, 1);
     const Json* extra = json.find("extra_db");

@@ -150,11 +150,11 @@ EDGEPACK_SLOT(HardwareDevice_Vendor, 309, 22, const char*(const HardwareDevice*)
 EDGEPACK_SLOT(EpDevice_EpName, 312, 22, const char*(const EpDevice*));
 EDGEPACK_SLOT(EpDevice_EpMetadata, 314, 22, const KeyValuePairs*(const EpDevice*));
 EDGEPACK_SLOT(EpDevice_Device, 316, 22, const HardwareDevice*(const EpDevice*));
-EDGEPACK_SLOT(Session_GetEpGraphAssignmentInfo, 406, 24,
+EDGEPACK_SLOT(Session_GetEpGraphAssignmentInfo, 407, 24,
               Status*(const Session*, const EpAssignedSubgraph* const**, std::size_t*));
-EDGEPACK_SLOT(EpAssignedSubgraph_GetEpName, 407, 24,
+EDGEPACK_SLOT(EpAssignedSubgraph_GetEpName, 408, 24,
               Status*(const EpAssignedSubgraph*, const char**));
-EDGEPACK_SLOT(EpAssignedSubgraph_GetNodes, 408, 24,
+EDGEPACK_SLOT(EpAssignedSubgraph_GetNodes, 409, 24,
               Status*(const EpAssignedSubgraph*, const EpAssignedNode* const**, std::size_t*));
 
 #undef EDGEPACK_SLOT

@@ -206,6 +206,26 @@ class Sessions {
     }
   }
 
+  /// Where a variant's engines lie; none where it keeps none. It is a folder for its model, the
+  /// runtime, the hardware and its settings.
+  std::optional<std::filesystem::path> find_cache_folder(const Variant& variant) const {
+    const std::string settings = format_settings(variant);
+    if (settings.find(kCache) == std::string::npos) return std::nullopt;
+    const std::string& provider = variant.providers[0].name;
+    std::string version;
+    const std::vector<Device> devices = list_devices(provider);
+    if (!devices.empty()) {
+      const char* found = runtime_->function(api::GetKeyValue)(
+          runtime_->function(api::EpDevice_EpMetadata)(devices[0]), "version");
+      version = found == nullptr ? "" : found;
+    } else if (provider == kTensorRt) {
+      version = read_tensorrt_version();
+    }
+    return cache_ / variant.model_sha256 /
+           (make_runtime_key(runtime_->version(), provider, version) + "_" +
+            compute_sha256(settings).substr(0, 8));
+  }
+
  private:
   /// A provider's device, of a plugin.
   using Device = const api::EpDevice*;
@@ -341,26 +361,6 @@ class Sessions {
         {"disabled", "basic", "extended", "all"});
     add("execution_mode", variant.session.execution_mode, {"sequential", "parallel"});
     if (!problems.empty()) throw Refused(join(problems, "; "));
-  }
-
-  /// Where a variant's engines lie: a folder for its model, the runtime, the hardware and its
-  /// settings.
-  std::optional<std::filesystem::path> find_cache_folder(const Variant& variant) const {
-    const std::string settings = format_settings(variant);
-    if (settings.find(kCache) == std::string::npos) return std::nullopt;
-    const std::string& provider = variant.providers[0].name;
-    std::string version;
-    const std::vector<Device> devices = list_devices(provider);
-    if (!devices.empty()) {
-      const char* found = runtime_->function(api::GetKeyValue)(
-          runtime_->function(api::EpDevice_EpMetadata)(devices[0]), "version");
-      version = found == nullptr ? "" : found;
-    } else if (provider == kTensorRt) {
-      version = read_tensorrt_version();
-    }
-    return cache_ / variant.model_sha256 /
-           (make_runtime_key(runtime_->version(), provider, version) + "_" +
-            compute_sha256(settings).substr(0, 8));
   }
 
   static void add_cache(Variant& variant, const std::filesystem::path& folder) {
