@@ -1,4 +1,4 @@
-"""Pictures and frames in C++, as Python has them: to the bit."""
+"""Pictures, frames, answers and refusals in C++, as Python has them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,49 @@ from pathlib import Path
 
 from edgepack.base.processes import run_program
 
-from tests.mobile.comparing import compare_frames, compare_images, compare_prescaled
+from tests.mobile.comparing import (
+    compare_answers,
+    compare_frames,
+    compare_images,
+    compare_prescaled,
+)
 from tests.mobile.proofs import Proof, require
+from tests.mobile.refusals import (
+    compare_refused,
+    write_refused_frames,
+    write_refused_options,
+    write_refused_outputs,
+)
 from tests.mobile.vectors import write as write_vectors
 from tests.native.programs import RUN_TIMEOUT_S, compile_program
 
+COMPARISONS = (
+    compare_images,
+    compare_frames,
+    compare_prescaled,
+    compare_answers,
+    compare_refused,
+)
 
-def compare(work: Path) -> str:
+
+def compare(work: Path, *flags: str) -> str:
     """Run the program on all cases, and compare what it makes."""
     write_vectors(work / "cases")
-    program = compile_program("pictures.cc", "-ffp-contract=off")
-    done = run_program([program, work / "cases", work / "out"], timeout_s=RUN_TIMEOUT_S)
+    for write in (write_refused_outputs, write_refused_frames, write_refused_options):
+        write(work / "cases" / "refused")
+    program = compile_program("vectors.cc", "-ffp-contract=off", *flags)
+    argv = [str(program), str(work / "cases"), str(work / "out")]
+    done = run_program(argv, timeout_s=RUN_TIMEOUT_S)
     require(done.exit_code == 0, f"{done.text}{done.last_lines}")
-    comparisons = (compare_images, compare_frames, compare_prescaled)
-    return "; ".join(each(work / "cases", work / "out") for each in comparisons)
+    return "; ".join(each(work / "cases", work / "out") for each in COMPARISONS)
 
 
-PROOFS = (Proof("pictures and frames are those of Python", compare),)
+def compare_sanitized(work: Path) -> str:
+    """The same with what finds wrong memory and undefined behaviour."""
+    return compare(work, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+PROOFS = (
+    Proof("pictures, frames and answers are those of Python", compare),
+    Proof("the same under sanitizers", compare_sanitized),
+)

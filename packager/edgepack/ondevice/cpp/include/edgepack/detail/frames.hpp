@@ -105,23 +105,26 @@ inline Samples view_samples(const Frame& frame, std::size_t number, std::int64_t
                            ", a row has " + std::to_string(row) + " bytes");
   }
   if (plane.data == nullptr) throw make_frame_error(which + " has no bytes");
-  const bool is_short = (height - 1) > (most - row) / plane.row_stride ||
-                        plane.bytes < static_cast<std::size_t>((height - 1) * plane.row_stride + row);
-  if (is_short) {
+  if (height - 1 > (most - row) / plane.row_stride)
+    throw make_frame_error(which + " has strides beyond all memory");
+  const std::int64_t needed = (height - 1) * plane.row_stride + row;
+  if (plane.bytes < static_cast<std::size_t>(needed)) {
     throw make_frame_error(which + " has " + std::to_string(plane.bytes) + " bytes, " +
-                           std::to_string(height - 1) + " rows of " +
-                           std::to_string(plane.row_stride) + " and " + std::to_string(row) +
-                           " are needed");
+                           std::to_string(needed) + " are needed");
   }
   return {&plane, width, height};
 }
 
 inline void check_frame(const Frame& frame) {
-  constexpr std::int64_t most = std::int64_t{1} << 24;
-  if (frame.width < 1 || frame.height < 1 || frame.width > most || frame.height > most) {
+  if (frame.width < 1 || frame.height < 1) {
     throw make_frame_error("the frame is " + std::to_string(frame.width) + " x " +
-                           std::to_string(frame.height) + " pixels, 1 to " + std::to_string(most) +
-                           " a side are possible");
+                           std::to_string(frame.height) + " pixels, at least 1 x 1 is needed");
+  }
+  constexpr std::int64_t most = std::int64_t{1} << 24;
+  if (frame.width > most || frame.height > most) {
+    throw make_frame_error("the frame is " + std::to_string(frame.width) + " x " +
+                           std::to_string(frame.height) + " pixels, at most " +
+                           std::to_string(most) + " a side are possible");
   }
   const std::size_t planes = frame.format == Format::yuv420 ? 3 : 1;
   if (frame.planes.size() != planes) {

@@ -3,10 +3,12 @@
 #ifndef EDGEPACK_DETAIL_TEXT_HPP
 #define EDGEPACK_DETAIL_TEXT_HPP
 
+#include <cmath>
 #include <ios>
 #include <locale>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace edgepack::detail {
@@ -39,6 +41,55 @@ inline std::string format_fixed(double value, int digits) {
   text.precision(digits);
   text << value;
   return text.str();
+}
+
+/// The lines of a file's text; byte order marks and CRs are left out.
+inline std::vector<std::string> split_lines(std::string_view text) {
+  std::vector<std::string> lines(1);
+  constexpr std::string_view mark = "\xEF\xBB\xBF";
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text.substr(at, mark.size()) == mark) {
+      at += mark.size() - 1;
+    } else if (text[at] == '\n') {
+      lines.emplace_back();
+    } else if (text[at] != '\r') {
+      lines.back() += text[at];
+    }
+  }
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+/// A number in the fewest digits that stand for it alone.
+inline std::string format_number(double value) {
+  for (int digits = 15;; ++digits) {
+    std::ostringstream text;
+    text.imbue(std::locale::classic());
+    text.precision(digits);
+    text << value;
+    std::istringstream back(text.str());
+    back.imbue(std::locale::classic());
+    double read = 0;
+    if (digits == 17 || !std::isfinite(value) || (back >> read && read == value)) return text.str();
+  }
+}
+
+/// A text as JSON has it.
+inline std::string write_text(std::string_view text) {
+  std::string written = "\"";
+  for (const char c : text) {
+    constexpr const char* digits = "0123456789abcdef";
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      written += '\\';
+      written += c;
+    } else if (code < 0x20) {
+      written += std::string("\\u00") + digits[code >> 4] + digits[code & 15];
+    } else {
+      written += c;
+    }
+  }
+  return written + '"';
 }
 
 }  // namespace edgepack::detail

@@ -1,0 +1,180 @@
+// Makes what tests/mobile/vectors.py and refusals.py write of pictures, frames and answers: files
+// for each case.
+//
+//     vectors CASES OUT
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "edgepack/detail/answers.hpp"
+#include "edgepack/detail/frames.hpp"
+#include "edgepack/detail/images.hpp"
+
+namespace fs = std::filesystem;
+using namespace edgepack;
+using edgepack::detail::Json;
+
+namespace {
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_file(const fs::path& path, const void* data, std::size_t bytes) {
+  std::ofstream(path, std::ios::binary)
+      .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+}
+
+void write_tensor(const fs::path& path, const Tensor& tensor) {
+  write_file(path, tensor.bytes.data(), tensor.bytes.size());
+}
+
+void write_image(const fs::path& folder, const fs::path& out, const Json& facts) {
+  const std::string bytes = read_file(folder / "pixels.bin");
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  const std::int64_t width = facts.at("width").integer(), height = facts.at("height").integer();
+  const bool has_opacity = bytes.size() == static_cast<std::size_t>(width * height * 4);
+  const Frame frame = make_frame(data, width, height, has_opacity ? Format::rgba : Format::rgb);
+  const auto described = detail::ImageDescription::read(facts.at("description"));
+  write_tensor(out / "tensor.bin", detail::make_tensor(detail::make_pixels(frame), described));
+}
+
+/// A frame of a case, and what its planes lie in.
+struct FrameCase {
+  Frame frame;
+  std::vector<std::string> buffers;
+};
+
+FrameCase read_frame(const fs::path& folder, const Json& facts) {
+  FrameCase read;
+  auto& [frame, buffers] = read;
+  const std::string& format = facts.at("format").text();
+  for (int k = 0; k < 6; ++k) {
+    if (format == detail::kFormats[k]) frame.format = static_cast<Format>(k);
+  }
+  frame.width = facts.at("width").integer();
+  frame.height = facts.at("height").integer();
+  frame.rotation = static_cast<int>(facts.at("rotation").integer());
+  frame.matrix = facts.at("matrix").text() == "bt601" ? Matrix::bt601 : Matrix::bt709;
+  frame.range = facts.at("range").text() == "full" ? Range::full : Range::video;
+  for (const Json& plane : facts.at("planes").items())
+    buffers.push_back(read_file(folder / plane.at("path").text()));
+  for (std::size_t k = 0; k < buffers.size(); ++k) {
+    const Json& plane = facts.at("planes").items()[k];
+    const auto offset = static_cast<std::size_t>(plane.at("offset").integer());
+    frame.planes.push_back({reinterpret_cast<const std::uint8_t*>(buffers[k].data()) + offset,
+                            buffers[k].size() - offset, plane.at("row_stride").integer(),
+                            plane.at("pixel_stride").integer()});
+  }
+  return read;
+}
+
+void write_frame(const fs::path& folder, const fs::path& out, const Json& facts) {
+  const FrameCase read = read_frame(folder, facts);
+  const Frame& frame = read.frame;
+  const auto described = detail::ImageDescription::read(facts.at("description"));
+  const detail::Pixels pixels = detail::make_pixels(frame);
+  write_file(out / "rgb.bin", pixels.values.data(), pixels.values.size());
+  write_tensor(out / "tensor.bin", detail::make_tensor(pixels, described));
+  const auto place = detail::find_placement(pixels.width, pixels.height, described.resize);
+  const detail::Pixels averages = detail::make_pixels(frame, detail::find_factor(place));
+  write_tensor(out / "prescaled.bin",
+               detail::make_tensor(averages, described, pixels.width, pixels.height));
+}
+
+Tensor read_tensor(const fs::path& folder, const Json& facts) {
+  const auto* type = detail::find_type(facts.at("dtype").text());
+  std::vector<std::int64_t> shape;
+  for (const Json& size : facts.at("shape").items()) shape.push_back(size.integer());
+  Tensor tensor = make_tensor(type->type, shape);
+  const std::string bytes = read_file(folder / facts.at("path").text());
+  if (bytes.size() != tensor.bytes.size()) throw std::runtime_error("another size");
+  std::copy_n(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(), tensor.bytes.begin());
+  return tensor;
+}
+
+std::vector<std::string> read_texts(const Json& list) {
+  std::vector<std::string> texts;
+  for (const Json& each : list.items()) texts.push_back(each.text());
+  return texts;
+}
+
+AnswerOptions read_options(const Json* given) {
+  AnswerOptions options;
+  if (given == nullptr) return options;
+  if (const Json* score = given->find("score")) options.score = score->number();
+  if (const Json* iou = given->find("iou")) options.iou = iou->number();
+  if (const Json* most = given->find("most")) options.most = most->integer();
+  if (const Json* top = given->find("top")) options.top = top->integer();
+  if (const Json* allow = given->find("allow")) options.allow = read_texts(*allow);
+  return options;
+}
+
+Answer make_answer(const fs::path& folder, const Json& facts) {
+  std::vector<Tensor> tensors;
+  std::vector<TensorView> outputs;
+  for (const Json& output : facts.at("outputs").items())
+    tensors.push_back(read_tensor(folder, output));
+  for (const Tensor& tensor : tensors) outputs.push_back(tensor.view());
+  const std::vector<std::string> labels = read_texts(facts.at("labels"));
+  const AnswerOptions options = read_options(facts.find("options"));
+  detail::Given given;
+  std::optional<detail::Placement> place;
+  if (const Json* image = facts.find("image")) {
+    place = detail::find_placement(image->at("width").integer(), image->at("height").integer(),
+                                   image->at("description").at("resize"));
+    given.place = &*place;
+  }
+  Tensor mask;
+  TensorView mask_view;
+  if (const Json* described = facts.find("mask")) {
+    mask = read_tensor(folder, *described);
+    mask_view = mask.view();
+    given.mask = &mask_view;
+  }
+  detail::Table priors;
+  if (const Json* text = facts.find("priors")) {
+    priors = detail::read_priors(text->text());
+    given.priors = &priors;
+  }
+  return detail::make_answer(outputs, {facts.at("description"), labels, options}, given);
+}
+
+void write_answer(const fs::path& folder, const fs::path& out, const Json& facts) {
+  const std::string text = to_json(make_answer(folder, facts));
+  write_file(out / "found.json", text.data(), text.size());
+}
+
+void write_refusal(const fs::path& folder, const fs::path& out, const Json& facts) {
+  std::string text = "it is taken";
+  try {
+    if (facts.find("planes") != nullptr)
+      detail::make_pixels(read_frame(folder, facts).frame);
+    else
+      make_answer(folder, facts);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  write_file(out / "found.txt", text.data(), text.size());
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  using Write = void (*)(const fs::path&, const fs::path&, const Json&);
+  const std::pair<const char*, Write> kinds[] = {{"images", write_image},
+                                                 {"frames", write_frame},
+                                                 {"answers", write_answer},
+                                                 {"refused", write_refusal}};
+  for (const auto& [kind, write] : kinds) {
+    for (const auto& entry : fs::directory_iterator(fs::path(argv[1]) / kind)) {
+      const fs::path out = fs::path(argv[2]) / kind / entry.path().filename();
+      fs::create_directories(out);
+      write(entry.path(), out, Json::parse(read_file(entry.path() / "case.json"), "case.json"));
+    }
+  }
+}
