@@ -96,6 +96,17 @@ def compile_program(name: str, *flags: str, compiler: str = "") -> Path:
     return program
 
 
+@cache
+def compile_sample() -> Path:
+    """Compile the sample that bundles carry, as an integrator would, once in a run."""
+    code = build_bundle(BUCKETS) / "cpp"
+    program = Path(mkdtemp(prefix="programs-", dir=_make_kept())) / "edgepack_run"
+    flags = ["-std=c++17", *WARNINGS, "-O1", "-ffp-contract=off", "-I", str(code / "include")]
+    source = str(code / "samples" / "edgepack_run.cc")
+    _run([find_compilers()[0], *flags, source, "-o", str(program), "-ldl", "-pthread"])
+    return program
+
+
 def _make_kept() -> Path:
     KEPT.mkdir(exist_ok=True)
     return KEPT

@@ -22,9 +22,12 @@
 #include <utility>
 #include <vector>
 
+#include "edgepack/detail/answers.hpp"
 #include "edgepack/detail/error.hpp"
+#include "edgepack/detail/frames.hpp"
 #include "edgepack/detail/loaded.hpp"
 #include "edgepack/detail/manifest.hpp"
+#include "edgepack/detail/meaning.hpp"
 #include "edgepack/detail/ort.hpp"
 #include "edgepack/detail/tensor.hpp"
 
@@ -120,6 +123,19 @@ class Model {
   ///
   /// Throws `Error` (bad_input): a name, type, shape or count of bytes is not what the model takes.
   Tensors run(const TensorViews& inputs) const { return loaded_->run(inputs); }
+
+  /// Returns answers by output, such as the objects in a picture in its own pixels:
+  ///
+  ///     edgepack::Answers answers = model.predict({{"images", edgepack::make_frame(rgb, 640, 480)}});
+  ///
+  /// Takes for each input a picture, a text, a file's bytes or a tensor, as the bundle describes it.
+  /// An output without a description is answered by its tensor.
+  ///
+  /// Throws `Error`: bad_input where an item is not what its input is made of, as `run` otherwise;
+  /// usage where an option is none; broken_bundle where an output is not as it is described.
+  Answers predict(const Items& items, const AnswerOptions& options = {}) const {
+    return loaded_->predict(items, options);
+  }
 
   /// Returns this model with fixed memory for inputs like these and their outputs; their values are
   /// there already.

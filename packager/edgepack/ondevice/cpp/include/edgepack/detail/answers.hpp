@@ -588,7 +588,7 @@ inline Answer make_answer(const std::vector<TensorView>& outputs, const Answerin
 // --- As JSON
 
 inline std::string write_label(const std::optional<std::string>& label) {
-  return label ? write_text(*label) : "null";
+  return label ? format_json_text(*label) : "null";
 }
 
 inline std::string write_value(double value) {
@@ -630,7 +630,7 @@ inline std::string write_answer(const Detection& found) {
 }
 
 inline std::string write_answer(const Transcription& found) {
-  return "{\"text\": " + write_text(found.text) + ", \"score\": " + write_value(found.score) + "}";
+  return "{\"text\": " + format_json_text(found.text) + ", \"score\": " + write_value(found.score) + "}";
 }
 
 /// Classes row by row as runs of equal ones: `[class, count]` each.

@@ -79,32 +79,6 @@ inline std::string compute_sha256(std::string_view bytes) {
   return text;
 }
 
-/// A text as Python's `json.dumps` writes it: ASCII alone.
-inline std::string format_json_text(const std::string& text) {
-  constexpr std::string_view marks = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
-  std::string json = "\"";
-  const auto add_unit = [&json](char32_t unit) {
-    json += "\\u";
-    for (unsigned shift = 16; shift > 0; shift -= 4)
-      json += "0123456789abcdef"[unit >> (shift - 4) & 0xF];
-  };
-  for (std::size_t at = 0; at < text.size();) {
-    const char32_t c = read_utf8(text, at);
-    const std::size_t mark = c < 0x80 ? marks.find(static_cast<char>(c)) : std::string_view::npos;
-    if (mark != std::string_view::npos) {
-      json += {'\\', letters[mark]};
-    } else if (c >= 0x20 && c < 0x7F) {
-      json += static_cast<char>(c);
-    } else if (c < 0x10000) {
-      add_unit(c);
-    } else {
-      add_unit(0xD800 + ((c - 0x10000) >> 10));
-      add_unit(0xDC00 + ((c - 0x10000) & 0x3FF));
-    }
-  }
-  return json + "\"";
-}
-
 /// Settings as `json.dumps(..., sort_keys=True)` writes them.
 inline std::string format_json_words(const Words& words) {
   std::vector<std::string> members;

@@ -22,6 +22,7 @@
 #include "edgepack/detail/goldens.hpp"
 #include "edgepack/detail/json.hpp"
 #include "edgepack/detail/manifest.hpp"
+#include "edgepack/detail/meaning.hpp"
 #include "edgepack/detail/ort.hpp"
 #include "edgepack/detail/sessions.hpp"
 #include "edgepack/detail/shapes.hpp"
@@ -154,6 +155,18 @@ class Loaded {
     }
   }
 
+  /// Returns answers by output, of what inputs are made of. Throws `Error`.
+  Answers predict(const Items& items, const AnswerOptions& options) const {
+    Feed feed = meaning_.make_feed(items);
+    Tensors masks;
+    check(feed.views, masks);
+    try {
+      return meaning_.make_answers(infer(feed.views), feed, options);
+    } catch (const OrtFailure& failure) {
+      throw make_run_error(failure);
+    }
+  }
+
   /// Checks a caller's inputs and adds the masks that are missing, which are kept in `masks`.
   /// Throws `Error`.
   void check(TensorViews& feed, Tensors& masks) const {
@@ -162,7 +175,7 @@ class Loaded {
   }
 
  private:
-  explicit Loaded(const std::string& folder) : manifest_(folder), shapes_(manifest_) {}
+  explicit Loaded(const std::string& folder) : manifest_(folder), shapes_(manifest_), meaning_(manifest_) {}
 
   static std::vector<Variant> list_variants(const Manifest& manifest, const std::string& only) {
     std::vector<Variant> chosen;
@@ -335,6 +348,7 @@ class Loaded {
 
   Manifest manifest_;
   InputShapes shapes_;
+  Meaning meaning_;
   Variant variant_;
   std::vector<Session> sessions_;
   std::vector<PassedOver> passed_over_;

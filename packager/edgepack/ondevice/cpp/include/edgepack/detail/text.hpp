@@ -74,24 +74,6 @@ inline std::string format_number(double value) {
   }
 }
 
-/// A text as JSON has it.
-inline std::string write_text(std::string_view text) {
-  std::string written = "\"";
-  for (const char c : text) {
-    constexpr const char* digits = "0123456789abcdef";
-    const auto code = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      written += '\\';
-      written += c;
-    } else if (code < 0x20) {
-      written += std::string("\\u00") + digits[code >> 4] + digits[code & 15];
-    } else {
-      written += c;
-    }
-  }
-  return written + '"';
-}
-
 }  // namespace edgepack::detail
 
 #endif

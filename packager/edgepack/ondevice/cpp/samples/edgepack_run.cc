@@ -1,0 +1,217 @@
+// Answers pictures, tensors and texts from files or stdin, a line of JSON for each.
+//
+//     edgepack_run [OPTION VALUE ...] BUNDLE [FILE ...]
+//
+//     edgepack_run dist/classifier-1.0.0-linux-aarch64 photo.ppm
+//     djpeg photo.jpg | edgepack_run dist/classifier-1.0.0-linux-aarch64
+//     ffmpeg -i /dev/video0 -f image2pipe -c:v ppm - | edgepack_run dist/detector-1.0.0-linux-aarch64
+//
+// A FILE is a picture as netpbm writes it (.ppm or .pgm of 8 bits, several behind each other), a
+// tensor as numpy writes it (.npy), or a picture's own file where the model decodes it; - and no
+// FILE is stdin. With several inputs it is INPUT=FILE for each, which make one answer.
+//
+// --runtime LIBRARY   the libonnxruntime.so to use
+// --variant ID        only this variant
+// --score SHARE       the least score of objects and classes
+// --top COUNT         so many classes, at most
+//
+// Exit codes: 0; 1 the bundle does not open, or an input is not taken; 2 the arguments are wrong.
+// What is wrong stands on stderr.
+
+#include <edgepack/edgepack.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace {
+
+using edgepack::Code;
+using edgepack::Error;
+
+struct Arguments {
+  edgepack::Options options;
+  edgepack::AnswerOptions answers;
+  std::string bundle;
+  std::vector<std::string> files;
+};
+
+Error make_usage_error(const std::string& what) {
+  return Error(Code::usage, what, "edgepack_run [--runtime LIBRARY] BUNDLE [FILE ...]");
+}
+
+double read_number(const std::string& text) {
+  return edgepack::detail::Json::parse(text, "the option").number();
+}
+
+Arguments read_arguments(const std::vector<std::string>& words) {
+  Arguments arguments;
+  std::size_t at = 0;
+  for (; at < words.size() && words[at].rfind("--", 0) == 0; at += 2) {
+    if (at + 1 == words.size()) throw make_usage_error(words[at] + " has no value");
+    const std::string& value = words[at + 1];
+    if (words[at] == "--runtime")
+      arguments.options.runtime = value;
+    else if (words[at] == "--variant")
+      arguments.options.variant = value;
+    else if (words[at] == "--score")
+      arguments.answers.score = read_number(value);
+    else if (words[at] == "--top")
+      arguments.answers.top = static_cast<std::int64_t>(read_number(value));
+    else
+      throw make_usage_error("there is no option " + words[at]);
+  }
+  if (at == words.size()) throw make_usage_error("no bundle is named");
+  arguments.bundle = words[at];
+  arguments.files.assign(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
+  if (arguments.files.empty()) arguments.files.push_back("-");
+  return arguments;
+}
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (path != "-" && !file) throw Error(Code::not_found, path + " cannot be read", "see its name");
+  std::istream& from = path == "-" ? std::cin : file;
+  return {std::istreambuf_iterator<char>(from), {}};
+}
+
+Error make_file_error(const std::string& path, const std::string& what) {
+  return Error(Code::bad_input, path + " " + what, "see the head of edgepack_run.cc");
+}
+
+/// Reads netpbm's header: P5 or P6, width, height and the highest value, with spaces and comments
+/// between them. Source: netpbm's manual, ppm(5).
+edgepack::Frame read_netpbm(const std::string& bytes, std::size_t& at, const std::string& path) {
+  const bool is_gray = bytes.compare(at, 2, "P5") == 0;
+  if (!is_gray && bytes.compare(at, 2, "P6") != 0) throw make_file_error(path, "is no P5 or P6");
+  at += 2;
+  std::int64_t numbers[3] = {};
+  for (std::int64_t& number : numbers) {
+    while (at < bytes.size() && (std::isspace(static_cast<unsigned char>(bytes[at])) != 0 || bytes[at] == '#')) {
+      if (bytes[at] == '#') at = std::min(bytes.find('\n', at), bytes.size() - 1);
+      ++at;
+    }
+    for (; at < bytes.size() && bytes[at] >= '0' && bytes[at] <= '9' && number < 1000000; ++at)
+      number = number * 10 + (bytes[at] - '0');
+  }
+  ++at;
+  const auto [width, height, highest] = numbers;
+  if (width < 1 || height < 1 || highest != 255) throw make_file_error(path, "has no 8-bit picture");
+  const std::int64_t count = width * height * (is_gray ? 1 : 3);
+  if (at > bytes.size() || static_cast<std::uint64_t>(count) > bytes.size() - at)
+    throw make_file_error(path, "ends within a picture");
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at;
+  at += static_cast<std::size_t>(count);
+  return edgepack::make_frame(data, width, height,
+                              is_gray ? edgepack::Format::gray : edgepack::Format::rgb);
+}
+
+/// Reads a tensor in C order. Source: numpy.lib.format, versions 1 to 3.
+edgepack::TensorView read_npy(const std::string& bytes, const std::string& path) {
+  const std::size_t wide = bytes.size() > 6 && bytes[6] != 1 ? 4 : 2;
+  if (bytes.size() < 8 + wide) throw make_file_error(path, "ends within its header");
+  std::size_t length = 0;
+  for (std::size_t k = wide; k-- > 0;)
+    length = length << 8 | static_cast<unsigned char>(bytes[8 + k]);
+  const std::size_t begin = 8 + wide;
+  if (length > bytes.size() - begin) throw make_file_error(path, "ends within its header");
+  const std::string header = bytes.substr(begin, length);
+  const auto find_behind = [&](const std::string& key) {
+    const std::size_t found = header.find(key);
+    if (found == std::string::npos) throw make_file_error(path, "has no " + key);
+    return found + key.size();
+  };
+  if (header.compare(find_behind("'fortran_order': "), 5, "False") != 0)
+    throw make_file_error(path, "is in Fortran's order");
+  const std::size_t quoted = find_behind("'descr': '");
+  const std::string descr = header.substr(quoted, header.find('\'', quoted) - quoted);
+  constexpr const char* types[][2] = {
+      {"<f4", "float32"}, {"|u1", "uint8"},   {"|i1", "int8"},  {"<u2", "uint16"},
+      {"<i2", "int16"},   {"<i4", "int32"},   {"<i8", "int64"}, {"|b1", "bool"},
+      {"<f2", "float16"}, {"<f8", "float64"}, {"<u4", "uint32"}, {"<u8", "uint64"}};
+  const edgepack::detail::TypeFacts* facts = nullptr;
+  for (const auto& [name, type] : types) {
+    if (descr == name) facts = edgepack::detail::find_type(type);
+  }
+  if (facts == nullptr) throw make_file_error(path, "has values of " + descr);
+  edgepack::TensorView view{facts->type, {}, bytes.data() + begin + length, 0};
+  std::size_t at = find_behind("'shape': (");
+  while (at < header.size() && header[at] != ')') {
+    std::int64_t size = 0;
+    for (; at < header.size() && header[at] >= '0' && header[at] <= '9' && size < (1LL << 40); ++at)
+      size = size * 10 + (header[at] - '0');
+    view.shape.push_back(size);
+    while (at < header.size() && (header[at] == ',' || header[at] == ' ')) ++at;
+  }
+  view.bytes = bytes.size() - begin - length;
+  if (view.bytes != edgepack::detail::count_bytes(view.type, view.shape))
+    throw make_file_error(path, "has another number of bytes than its shape");
+  return view;
+}
+
+bool is_netpbm(const std::string& bytes, std::size_t at) {
+  return bytes.size() > at + 2 && bytes[at] == 'P' && (bytes[at + 1] == '5' || bytes[at + 1] == '6');
+}
+
+edgepack::Item read_item(const std::string& bytes, std::size_t& at, const std::string& path) {
+  if (is_netpbm(bytes, at)) return read_netpbm(bytes, at, path);
+  const std::size_t begin = std::exchange(at, bytes.size());
+  if (bytes.compare(begin, 6, "\x93NUMPY") == 0) return read_npy(bytes, path);
+  return edgepack::FileBytes{bytes.data() + begin, bytes.size() - begin};
+}
+
+void answer(const edgepack::Model& model, const edgepack::Items& items,
+            const edgepack::AnswerOptions& options) {
+  std::string line;
+  for (const auto& [name, found] : model.predict(items, options)) {
+    line += (line.empty() ? "" : ", ") + edgepack::detail::format_json_text(name) + ": " +
+            edgepack::to_json(found);
+  }
+  std::cout << "{" << line << "}\n" << std::flush;
+}
+
+/// The one input that an answer needs. Throws `Error` (usage): there are several.
+std::string find_only(const edgepack::Model& model) {
+  if (model.inputs().size() == 1) return model.inputs()[0].name;
+  throw make_usage_error("the model has several inputs: give INPUT=FILE for each");
+}
+
+void run(const std::vector<std::string>& words) {
+  const Arguments arguments = read_arguments(words);
+  const edgepack::Model model = edgepack::Model::open(arguments.bundle, arguments.options);
+  for (const edgepack::PassedOver& each : model.passed_over())
+    std::cerr << each.variant << " is passed over: " << each.reason << "\n";
+  std::cerr << "running " << model.variant() << " on onnxruntime " << model.runtime_version() << "\n";
+  edgepack::Items items;
+  std::vector<std::string> kept(arguments.files.size());
+  for (std::size_t k = 0; k < kept.size(); ++k) {
+    const std::string& file = arguments.files[k];
+    const std::size_t equals = file.find('=');
+    kept[k] = read_all(equals == std::string::npos ? file : file.substr(equals + 1));
+    std::size_t at = 0;
+    if (equals != std::string::npos) {
+      items[file.substr(0, equals)] = read_item(kept[k], at, file);
+      continue;
+    }
+    while (at < kept[k].size()) answer(model, {{find_only(model), read_item(kept[k], at, file)}}, arguments.answers);
+  }
+  if (!items.empty()) answer(model, items, arguments.answers);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    run({words + 1, words + count});
+    return 0;
+  } catch (const Error& error) {
+    std::cerr << "error: " << error.what() << "\n  hint: " << error.hint() << "\n";
+    return error.code() == Code::usage ? 2 : 1;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 1;
+  }
+}
