@@ -173,12 +173,6 @@ void answer(const edgepack::Model& model, const edgepack::Items& items,
   std::cout << "{" << line << "}\n" << std::flush;
 }
 
-/// The one input that an answer needs. Throws `Error` (usage): there are several.
-std::string find_only(const edgepack::Model& model) {
-  if (model.inputs().size() == 1) return model.inputs()[0].name;
-  throw make_usage_error("the model has several inputs: give INPUT=FILE for each");
-}
-
 void run(const std::vector<std::string>& words) {
   const Arguments arguments = read_arguments(words);
   const edgepack::Model model = edgepack::Model::open(arguments.bundle, arguments.options);
@@ -196,7 +190,7 @@ void run(const std::vector<std::string>& words) {
       items[file.substr(0, equals)] = read_item(kept[k], at, file);
       continue;
     }
-    while (at < kept[k].size()) answer(model, {{find_only(model), read_item(kept[k], at, file)}}, arguments.answers);
+    while (at < kept[k].size()) answer(model, {{model.only_input(), read_item(kept[k], at, file)}}, arguments.answers);
   }
   if (!items.empty()) answer(model, items, arguments.answers);
 }

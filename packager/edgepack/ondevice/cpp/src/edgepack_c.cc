@@ -4,16 +4,20 @@
 #include <edgepack/edgepack.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <list>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 static_assert(static_cast<int>(edgepack::Code::internal) == EDGEPACK_INTERNAL,
@@ -85,6 +89,85 @@ struct edgepack_outputs {
   std::vector<std::string> names;
   std::vector<edgepack::Tensor> tensors;
   std::vector<edgepack_tensor> views;
+};
+
+struct edgepack_answers {
+  explicit edgepack_answers(edgepack::Answers&& found) : all(std::move(found)) {
+    for (const auto& [name, answer] : all) {
+      json += (json.empty() ? "{" : ", ") + edgepack::detail::format_json_text(name) + ": " +
+              edgepack::to_json(answer);
+      edgepack_answer& told = views.emplace_back();
+      told = {};
+      told.name = name.c_str();
+      std::visit([&](const auto& each) { tell(told, each); }, answer);
+    }
+    json += json.empty() ? "{}" : "}";
+  }
+
+  std::vector<edgepack_answer> views;
+  std::string json;
+
+ private:
+  // What views point to moves no more: lists in which nothing is moved.
+  edgepack::Answers all;
+  std::list<std::vector<edgepack_class>> classes;
+  std::list<std::vector<edgepack_detection>> detections;
+  std::list<std::vector<edgepack_decision>> decisions;
+  std::list<std::vector<edgepack_keypoint>> keypoints;
+
+  static const char* find_label(const std::optional<std::string>& label) {
+    return label ? label->c_str() : nullptr;
+  }
+
+  void tell(edgepack_answer& told, const edgepack::Tensor& found) {
+    told.kind = EDGEPACK_TENSOR;
+    told.tensor = {told.name,          static_cast<std::int32_t>(found.type), found.shape.size(),
+                   found.shape.data(), found.bytes.data(),                    found.bytes.size()};
+  }
+
+  void tell(edgepack_answer& told, const std::vector<edgepack::Class>& found) {
+    auto& made = classes.emplace_back();
+    for (const edgepack::Class& each : found)
+      made.push_back({each.index, find_label(each.label), each.score});
+    told.kind = EDGEPACK_CLASSES;
+    told.count = made.size();
+    told.classes = made.data();
+  }
+
+  void tell(edgepack_answer& told, const std::vector<edgepack::Detection>& found) {
+    auto& made = detections.emplace_back();
+    for (const edgepack::Detection& each : found) {
+      auto& points = keypoints.emplace_back();
+      for (const edgepack::Keypoint& point : each.keypoints)
+        points.push_back({point.x, point.y, point.score.value_or(std::nan(""))});
+      made.push_back({each.index, find_label(each.label), each.score, each.left, each.top,
+                      each.right, each.bottom, points.size(), points.data()});
+    }
+    told.kind = EDGEPACK_DETECTIONS;
+    told.count = made.size();
+    told.detections = made.data();
+  }
+
+  void tell(edgepack_answer& told, const std::vector<edgepack::Decision>& found) {
+    auto& made = decisions.emplace_back();
+    for (const edgepack::Decision& each : found) made.push_back({each.score, each.positive ? 1 : 0});
+    told.kind = EDGEPACK_DECISIONS;
+    told.count = made.size();
+    told.decisions = made.data();
+  }
+
+  void tell(edgepack_answer& told, const edgepack::Mask& found) {
+    told.kind = EDGEPACK_MASK;
+    told.width = found.width;
+    told.height = found.height;
+    told.mask = found.classes.data();
+  }
+
+  void tell(edgepack_answer& told, const edgepack::Transcription& found) {
+    told.kind = EDGEPACK_TEXT;
+    told.text = found.text.c_str();
+    told.score = found.score;
+  }
 };
 
 namespace {
@@ -181,6 +264,85 @@ edgepack::TensorViews read_inputs(const edgepack_tensor* inputs, std::size_t cou
   return views;
 }
 
+edgepack::Frame read_frame(const edgepack_frame& given) {
+  constexpr std::size_t most = sizeof given.plane / sizeof given.plane[0];
+  if (given.format < EDGEPACK_YUV420 || given.format > EDGEPACK_GRAY || given.planes > most ||
+      (given.matrix != 0 && given.matrix != 601 && given.matrix != 709)) {
+    throw edgepack::Error(edgepack::Code::bad_input,
+                          "the frame's format, matrix or number of planes is none",
+                          "see edgepack_frame");
+  }
+  edgepack::Frame frame;
+  frame.format = static_cast<edgepack::Format>(given.format);
+  frame.width = given.width;
+  frame.height = given.height;
+  for (std::size_t k = 0; k < given.planes; ++k) {
+    const edgepack_plane& plane = given.plane[k];
+    frame.planes.push_back({plane.data, plane.bytes, plane.row_stride, plane.pixel_stride});
+  }
+  frame.rotation = given.rotation;
+  frame.matrix = given.matrix == 709 ? edgepack::Matrix::bt709 : edgepack::Matrix::bt601;
+  frame.range = given.is_video != 0 ? edgepack::Range::video : edgepack::Range::full;
+  return frame;
+}
+
+edgepack::Items read_items(const edgepack_model& model, const edgepack_item* given,
+                           std::size_t count) {
+  edgepack::Items items;
+  for (std::size_t k = 0; k < count; ++k) {
+    const edgepack_item& each = given[k];
+    const int some = (each.tensor != nullptr) + (each.frame != nullptr) + (each.text != nullptr) +
+                     (each.file != nullptr);
+    if (some != 1) {
+      throw edgepack::Error(edgepack::Code::usage,
+                            "an item is made of " + std::to_string(some) + " things, not of one",
+                            "see edgepack_item");
+    }
+    const std::string name = each.name != nullptr ? each.name : model.model.only_input();
+    edgepack::Item item;
+    if (each.tensor != nullptr) {
+      edgepack_tensor tensor = *each.tensor;
+      tensor.name = name.c_str();
+      item = read_inputs(&tensor, 1).begin()->second;
+    } else if (each.frame != nullptr) {
+      item = read_frame(*each.frame);
+    } else if (each.text != nullptr) {
+      item = std::string(each.text);
+    } else {
+      item = edgepack::FileBytes{each.file, each.file_bytes};
+    }
+    if (!items.emplace(name, std::move(item)).second) {
+      throw edgepack::Error(edgepack::Code::bad_input, "input " + name + " is there twice",
+                            "give it once");
+    }
+  }
+  return items;
+}
+
+/// Reads options as far as the caller knows them.
+edgepack::AnswerOptions read_answer_options(const edgepack_answer_options* given) {
+  edgepack::AnswerOptions options;
+  if (given == nullptr) return options;
+  edgepack_answer_options known = {};
+  if (given->size < sizeof given->size) {
+    throw edgepack::Error(edgepack::Code::usage, "the options have no size",
+                          "set it to sizeof(edgepack_answer_options)");
+  }
+  std::memcpy(&known, given, std::min(given->size, sizeof known));
+  if (known.score != nullptr) options.score = *known.score;
+  if (known.iou != nullptr) options.iou = *known.iou;
+  if (known.most != 0) options.most = known.most;
+  if (known.top != 0) options.top = known.top;
+  if (known.allow != nullptr) {
+    options.allow.emplace();
+    for (std::size_t k = 0; k < known.allow_count; ++k) {
+      require(known.allow[k] != nullptr, "a label that is allowed");
+      options.allow->push_back(known.allow[k]);
+    }
+  }
+  return options;
+}
+
 }  // namespace
 
 extern "C" {
@@ -259,5 +421,28 @@ const edgepack_tensor* edgepack_get_output(const edgepack_outputs* outputs, std:
 }
 
 void edgepack_free_outputs(edgepack_outputs* outputs) { delete outputs; }
+
+std::int32_t edgepack_predict(const edgepack_model* model, const edgepack_item* items,
+                              std::size_t count, const edgepack_answer_options* options,
+                              edgepack_answers** answers, edgepack_status* status) {
+  if (answers != nullptr) *answers = nullptr;
+  return guard(status, [&] {
+    require(model != nullptr, "the model");
+    require(items != nullptr || count == 0, "the items");
+    require(answers != nullptr, "the place of the answers");
+    *answers = new edgepack_answers(model->model.predict(read_items(*model, items, count),
+                                                         read_answer_options(options)));
+  });
+}
+
+const edgepack_answer* edgepack_get_answer(const edgepack_answers* answers, std::size_t index) {
+  return answers == nullptr || index >= answers->views.size() ? nullptr : &answers->views[index];
+}
+
+const char* edgepack_get_json(const edgepack_answers* answers) {
+  return answers == nullptr ? nullptr : answers->json.c_str();
+}
+
+void edgepack_free_answers(edgepack_answers* answers) { delete answers; }
 
 }  // extern "C"

@@ -155,6 +155,129 @@ const edgepack_tensor* edgepack_get_output(const edgepack_outputs* outputs, size
 /* Frees the outputs of a run; NULL is nothing. */
 void edgepack_free_outputs(edgepack_outputs* outputs);
 
+/* How the bytes of a frame lie; see Format in edgepack.hpp. */
+typedef enum edgepack_format {
+  EDGEPACK_YUV420 = 0, /* three planes; NV12 and NV21 too, whose U and V lie in one buffer */
+  EDGEPACK_RGB = 1,
+  EDGEPACK_BGR = 2,
+  EDGEPACK_RGBA = 3,
+  EDGEPACK_BGRA = 4,
+  EDGEPACK_GRAY = 5
+} edgepack_format;
+
+/* The samples of one plane of a frame; strides in bytes. */
+typedef struct edgepack_plane {
+  const uint8_t* data;
+  size_t bytes;
+  int64_t row_stride;
+  int64_t pixel_stride;
+} edgepack_plane;
+
+/* A picture as a camera or a decoder gives it. */
+typedef struct edgepack_frame {
+  int32_t format; /* an edgepack_format */
+  int64_t width;  /* as it lies in memory, in pixels */
+  int64_t height;
+  size_t planes; /* how many are in `plane` */
+  edgepack_plane plane[3];
+  int32_t rotation; /* clockwise, to be upright: 0, 90, 180 or 270 */
+  int32_t matrix;   /* of YUV: 601 or 709; 0 is 601 */
+  int32_t is_video; /* of YUV: whether Y is 16 to 235, and not 0 to 255 */
+} edgepack_frame;
+
+/* What one input is made of: exactly one of these is not NULL. */
+typedef struct edgepack_item {
+  const char* name; /* of the input; NULL where the model needs only one */
+  const edgepack_tensor* tensor;
+  const edgepack_frame* frame;
+  const char* text;
+  const void* file; /* the bytes of a picture's or sound's file */
+  size_t file_bytes;
+} edgepack_item;
+
+/* What one call wants otherwise than the bundle says. Fill it with zeros and set `size`; what is
+ * NULL or 0 is what the bundle says. */
+typedef struct edgepack_answer_options {
+  size_t size;
+  const double* score; /* the least score that counts, from 0 to 1 */
+  const double* iou;   /* boxes of a class that overlap by more are one, from 0 to 1 */
+  int64_t most;        /* how many objects, at most */
+  int64_t top;         /* how many classes, at most */
+  const char* const* allow; /* the labels of the classes that an answer may hold */
+  size_t allow_count;
+} edgepack_answer_options;
+
+typedef struct edgepack_class {
+  int64_t index;
+  const char* label; /* NULL where there is none */
+  double score;
+} edgepack_class;
+
+typedef struct edgepack_keypoint {
+  double x; /* in pixels of the picture as it came */
+  double y;
+  double score; /* NaN where the model gives none */
+} edgepack_keypoint;
+
+typedef struct edgepack_detection {
+  int64_t index; /* of its class */
+  const char* label;
+  double score;
+  double left; /* in pixels of the picture as it came, clipped to it */
+  double top;
+  double right;
+  double bottom;
+  size_t keypoint_count;
+  const edgepack_keypoint* keypoints;
+} edgepack_detection;
+
+typedef struct edgepack_decision {
+  double score;
+  int32_t positive; /* 1 where the score reaches the threshold */
+} edgepack_decision;
+
+typedef enum edgepack_kind {
+  EDGEPACK_TENSOR = 0, /* `tensor`: vectors, or the output itself */
+  EDGEPACK_CLASSES = 1,
+  EDGEPACK_DETECTIONS = 2,
+  EDGEPACK_DECISIONS = 3,
+  EDGEPACK_MASK = 4,
+  EDGEPACK_TEXT = 5
+} edgepack_kind;
+
+/* The answer in one output; what belongs to other kinds is NULL or 0. */
+typedef struct edgepack_answer {
+  const char* name;
+  int32_t kind; /* an edgepack_kind */
+  size_t count; /* of classes, detections or decisions, best first */
+  const edgepack_class* classes;
+  const edgepack_detection* detections;
+  const edgepack_decision* decisions;
+  int64_t width; /* of the mask, which is the picture's */
+  int64_t height;
+  const uint8_t* mask; /* the class of each pixel; 255 where the model did not see it */
+  const char* text;
+  double score; /* of the text */
+  edgepack_tensor tensor;
+} edgepack_answer;
+
+typedef struct edgepack_answers edgepack_answers;
+
+/* Makes inputs of pictures, texts and tensors, runs the model, and reads its outputs; `options` may
+ * be NULL. `*answers` is NULL unless EDGEPACK_OK is returned; it outlives the model. */
+int32_t edgepack_predict(const edgepack_model* model, const edgepack_item* items, size_t count,
+                         const edgepack_answer_options* options, edgepack_answers** answers,
+                         edgepack_status* status);
+
+/* An answer by index, in the order of the outputs' names; NULL behind the last. */
+const edgepack_answer* edgepack_get_answer(const edgepack_answers* answers, size_t index);
+
+/* All answers as one object of JSON, by output. */
+const char* edgepack_get_json(const edgepack_answers* answers);
+
+/* Frees the answers of a call; NULL is nothing. */
+void edgepack_free_answers(edgepack_answers* answers);
+
 #ifdef __cplusplus
 }
 #endif

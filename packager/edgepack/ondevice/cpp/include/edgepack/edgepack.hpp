@@ -124,6 +124,10 @@ class Model {
   /// Throws `Error` (bad_input): a name, type, shape or count of bytes is not what the model takes.
   Tensors run(const TensorViews& inputs) const { return loaded_->run(inputs); }
 
+  /// The name of the one input that a caller has to give, as masks and what is made of a text are
+  /// made. Throws `Error` (usage): it needs several.
+  std::string only_input() const { return loaded_->only_input(); }
+
   /// Returns answers by output, such as the objects in a picture in its own pixels:
   ///
   ///     edgepack::Answers answers = model.predict({{"images", edgepack::make_frame(rgb, 640, 480)}});

@@ -155,6 +155,17 @@ class Loaded {
     }
   }
 
+  /// See `Model::only_input`.
+  std::string only_input() const {
+    std::vector<std::string> needed;
+    for (const TensorSpec& spec : manifest_.inputs()) {
+      if (!shapes_.is_mask(spec.name) && !meaning_.is_made(spec.name)) needed.push_back(spec.name);
+    }
+    if (needed.size() == 1) return needed[0];
+    throw Error(Code::usage, "the model needs several inputs: " + join(needed, ", "),
+                "give each by its name");
+  }
+
   /// Returns answers by output, of what inputs are made of. Throws `Error`.
   Answers predict(const Items& items, const AnswerOptions& options) const {
     Feed feed = meaning_.make_feed(items);

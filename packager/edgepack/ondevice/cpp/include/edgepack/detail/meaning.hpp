@@ -84,6 +84,9 @@ class Meaning {
   Meaning(const Meaning&) = delete;
   Meaning& operator=(const Meaning&) = delete;
 
+  /// Whether an input is made of a text that is given for another.
+  bool is_made(const std::string& name) const { return made_.count(name) > 0; }
+
   /// Returns tensors for what a caller gives.
   ///
   /// Throws `Error` (bad_input): a picture is none, or too long and thin for a model that scales it
@@ -141,6 +144,11 @@ class Meaning {
   void read_input(const std::string& name, const Json& described) {
     if (const Json* image = described.find("image"))
       images_.emplace(name, ImageDescription::read(*image));
+    if (const Json* tokens = described.find("tokens")) {
+      for (const char* key : {"attention_mask", "token_type_ids"}) {
+        if (const Json* made = tokens->find(key)) made_.insert(made->text());
+      }
+    }
   }
 
   void read_output(const std::string& name, const Json& described) {
@@ -254,6 +262,8 @@ class Meaning {
   std::map<std::string, Output, std::less<>> outputs_;
   /// Outputs that others are read with.
   std::set<std::string> read_too_;
+  /// Inputs that are made of the text of another.
+  std::set<std::string> made_;
 };
 
 }  // namespace detail
