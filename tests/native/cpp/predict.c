@@ -18,7 +18,7 @@ static void need(int holds, const char* what) {
 
 static void refuse(const edgepack_model* model, const edgepack_item* item, size_t count,
                    const edgepack_answer_options* options, int32_t code, const char* what) {
-  edgepack_answers* answers = (edgepack_answers*)1;
+  edgepack_answers* answers = (edgepack_answers*)(void*)&status;
   need(edgepack_predict(model, item, count, options, &answers, &status) == code, what);
   need(answers == NULL && status.text[0] != '\0' && status.hint[0] != '\0', what);
 }
