@@ -62,7 +62,8 @@ def run_proofs(kind: str, platforms: Mapping[str, tuple[str, ...]], about: str) 
     """Run the proofs that the command line names, or all; return the exit code.
 
     Args:
-        kind: The package of ``tests`` with the modules, and the name of the report.
+        kind: The package of ``tests`` with the modules; the report is called so, too, with the names
+            that were asked for.
         platforms: The modules with each platform's proofs.
         about: What the command does.
     """
@@ -79,7 +80,7 @@ def run_proofs(kind: str, platforms: Mapping[str, tuple[str, ...]], about: str) 
         if not asked or asked & {platform, program}
     ]
     failed = prove(
-        kind,
+        " ".join([kind, *sorted(asked)]),
         [
             (p, proof)
             for p in chosen
