@@ -62,8 +62,8 @@ def run_proofs(kind: str, platforms: Mapping[str, tuple[str, ...]], about: str) 
     """Run the proofs that the command line names, or all; return the exit code.
 
     Args:
-        kind: The package of ``tests`` with the modules; the report is called so, too, with the names
-            that were asked for.
+        kind: The package of ``tests`` with the modules. The report is called so, too, with the
+            names that were asked for.
         platforms: The modules with each platform's proofs.
         about: What the command does.
     """
