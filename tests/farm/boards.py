@@ -84,7 +84,7 @@ class Board:
 
     @property
     def has_python(self) -> bool:
-        """Whether it keeps leases and chunks."""
+        """Whether it keeps chunks."""
         return self.kind in WITH_PYTHON
 
     def use_host_key(self, number: int) -> None:
