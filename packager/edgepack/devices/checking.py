@@ -259,7 +259,9 @@ def _find_python_problems(device: Device, facts: ProbedFacts, profile: Profile) 
     if facts.lacks_python and device.may_lack_python:
         return list(list_native_problems(facts, profile))
     if isinstance(facts.python, Missing):
-        remedy = f"install it, or leave 'python' of {device.name!r} out of devices.yaml"
+        remedy = "install python3 on the device"
+        if device.entry.python is not None:
+            remedy = f"install it, or leave 'python' of {device.name!r} out of devices.yaml"
         return [f"no Python: {facts.python.reason}: {remedy}"]
     if SpecifierSet(profile.device.python or "").contains(facts.python.version):
         return []
