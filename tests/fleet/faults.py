@@ -534,9 +534,7 @@ def run_one(kind: str, offers: Offers, gate: Gate, base: Path, folder: Path, see
         if kind == "disk-is-full":
             stack.enter_context(_small_disk(root))
         shutil.copytree(base, root, symlinks=True, dirs_exist_ok=True)
-        for faults in (gate.faults, gate.asked, gate.tokens):
-            faults.clear()
-        gate.login, gate.is_basic, gate.broken_tokens = "", False, 0
+        gate.forget()
         # A registry has an API for what refers to a manifest, or tags.
         gate.has_referrers = random.Random(f"referrers {seed}").random() < 0.5
         device = PullingDevice(
@@ -561,6 +559,7 @@ def run_one(kind: str, offers: Offers, gate: Gate, base: Path, folder: Path, see
 
 def make_base(offers: Offers, gate: Gate, root: Path) -> Path:
     """Pull the old release into a new root."""
+    gate.forget()
     offers.publisher.move(offers.manifests[OLD], "base", 1, offers.key)
     settings = {"repository": offers.publisher.repository, "channel": "base"}
     device = PullingDevice(root, gate.host, format_signer(offers.key), settings)

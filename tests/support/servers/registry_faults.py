@@ -113,6 +113,12 @@ class Gate:
         self.faults.append(fault)
         return fault
 
+    def forget(self) -> None:
+        """Disturb nothing, want no login, and have seen nothing."""
+        for each in (self.faults, self.asked, self.tokens):
+            each.clear()
+        self.login, self.is_basic, self.broken_tokens = "", False, 0
+
     def find(self, line: str) -> Fault | None:
         """Return the first fault for a request that is not used up."""
         for fault in self.faults:
