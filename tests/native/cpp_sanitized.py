@@ -40,7 +40,8 @@ def check_addresses(work: Path) -> str:
         bundle = build_bundle(signature)
         words = write_feeds(bundle, work / signature.name)
         for way in ([], ["--bound"])[: 1 if signature is BUCKETS else 2]:
-            done = run_described(bundle, *way, *words, program=program)
+            counted = {"EDGEPACK_STATS": str(work / "stats")}
+            done = run_described(bundle, *way, *words, program=program, **counted)
             require(done.exit_code == 0, f"{bundle.name}: {done.text}{done.last_lines}")
             runs += 1
     broken = 0
@@ -56,7 +57,10 @@ def check_threads(work: Path) -> str:
     """Four threads run one model without a race; one that is planted is found."""
     suppressions = work / "races"
     suppressions.write_text(_RACES)
-    environment = {"TSAN_OPTIONS": f"suppressions={suppressions}:halt_on_error=1:exitcode=66"}
+    environment = {
+        "TSAN_OPTIONS": f"suppressions={suppressions}:halt_on_error=1:exitcode=66",
+        "EDGEPACK_STATS": str(work / "stats"),
+    }
     program = compile_program("describe.cc", *THREAD)
     for signature in (DYNAMIC_BATCH, BUCKETS):
         bundle = build_bundle(signature)

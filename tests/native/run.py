@@ -17,7 +17,15 @@ import sys
 from tests.mobile.run import run_proofs
 
 PLATFORMS = {
-    "cpp": ("cpp_compilers", "cpp_models", "cpp_faults", "cpp_sanitized", "cpp_vectors", "cpp_run"),
+    "cpp": (
+        "cpp_compilers",
+        "cpp_models",
+        "cpp_faults",
+        "cpp_sanitized",
+        "cpp_vectors",
+        "cpp_run",
+        "cpp_counters",
+    ),
     "c": ("c_calls", "c_predict"),
 }
 """The modules with each platform's proofs, in the order in which they run."""

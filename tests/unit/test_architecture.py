@@ -25,7 +25,7 @@ MAY_USE = {
     "devices": "base project backends records",
     "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",
-    "deploy": "base project bundle records devices",
+    "deploy": "base ondevice project bundle records devices",
     "registry": "base ondevice project bundle devices deploy",
     "jobs": "base bundle deploy",
     "results": "base bundle records quantization",

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+import tempfile
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from edgepack.base.schema import StrictModel
-from edgepack.devices.answers import read_answer
+from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import open_device_program
+from edgepack.devices.transport import CommandResult, Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, PythonMissingError
 
 FOLDER = "stats"
 """Under a device's root: where files of counters are looked for."""
 READ_S = 60.0
 """How long a device may take to read them."""
+
+# Argument: the folder.
+_SCRIPT = """
+case $1 in "~"/*) cd "$HOME/${1#??}" ;; *) cd "$1" ;; esac 2>/dev/null || { echo none; exit; }
+set -- ./*.ring
+[ ! -e "$1" ] || tar -cf - "$@"
+"""
 
 _Text = Annotated[str, Field(max_length=4096)]
 _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -125,24 +138,18 @@ def read_stats(
         folder: On the device, as EDGEPACK_STATS has it there; by default ``stats`` in its root.
 
     Raises:
-        DeviceError: The device cannot be reached or trusted, has no Python (its shell alone is not
-            enough here), or answers nonsense.
+        DeviceError: The device cannot be reached or trusted, lacks the Python that the inventory
+            names, or answers nonsense.
         RemoteCommandError: It took longer than :data:`READ_S`, or failed.
     """
     folder = folder or f"{device.entry.root}/{FOLDER}"
-    words = ("edgepack_ring", folder, project or "")
-    with (
-        connect(device) as transport,
-        open_device_program(transport, device, *words, timeout_s=READ_S) as stream,
-    ):
-        result = stream.wait()
-    result.check(
-        "reading the counters there",
-        device=device.name,
-        hint=f"look at the message above; the counters are in {folder} on the device",
-    )
-    what = "what it says of its counters"
-    answer = read_answer(_Answer, result.stdout, device=device.name, what=what)
+    with connect(device) as transport:
+        try:
+            answer = _ask_python(transport, device, folder, project or "")
+        except PythonMissingError:
+            if not device.may_lack_python:
+                raise
+            answer = _ask_shell(transport, folder, project or "")
     counts, unreadable = [], []
     for file in answer.files:
         try:
@@ -153,3 +160,47 @@ def read_stats(
             if file.record:
                 unreadable[-1] += f": {error.errors()[0]['loc']}"
     return DeviceStats(device.name, folder, answer.is_there, tuple(counts), tuple(unreadable))
+
+
+def _ask_python(transport: Transport, device: Device, folder: str, project: str) -> _Answer:
+    words = ("edgepack_ring", folder, project)
+    with open_device_program(transport, device, *words, timeout_s=READ_S) as stream:
+        result = _check(stream.wait(), device.name, folder)
+    what = "what it says of its counters"
+    return read_answer(_Answer, result.stdout, device=device.name, what=what)
+
+
+def _ask_shell(transport: Transport, folder: str, project: str) -> _Answer:
+    """Return the same of a device without Python: its files are copied and read here."""
+    from edgepack.ondevice.runtime import edgepack_ring as ring  # needs fcntl
+
+    argv = ["sh", "-c", _SCRIPT, "sh", folder]
+    result = _check(transport.send(argv, [], timeout_s=READ_S), transport.name, folder)
+    files = []
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as copies:
+        for name, data in _unpack(result.stdout, transport.name):
+            copy = Path(copies) / "ring"
+            copy.write_bytes(data)
+            record = ring.read(str(copy))
+            if project in ("", (record or {}).get("model")):
+                files.append(_File(name=name, problem="", record=record))
+    return _Answer(is_there=result.stdout != b"none\n", files=files)
+
+
+def _unpack(archive: bytes, device: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and the bytes of the plain files in a tar archive."""
+    if archive in (b"none\n", b""):
+        return
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            for member in sorted(opened, key=lambda each: each.name):
+                content = opened.extractfile(member) if member.isreg() else None
+                name = PurePosixPath(member.name).name.encode("utf-8", "surrogateescape")
+                yield name.decode("utf-8", "backslashreplace"), content.read() if content else b""
+    except tarfile.TarError as error:
+        raise make_answer_error("its counters are no archive", archive, device=device) from error
+
+
+def _check(result: CommandResult, device: str, folder: str) -> CommandResult:
+    hint = f"look at the message above; the counters are in {folder} on the device"
+    return result.check("reading the counters there", device=device, hint=hint)

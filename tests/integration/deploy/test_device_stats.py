@@ -16,13 +16,14 @@ from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.stats import Counts, read_stats
 from edgepack.devices.inventory import Device, LocalEntry, add_device
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, PythonMissingError
 from edgepack.ondevice.runtime import edgepack_ring as ring
 from edgepack.ondevice.service import edgepack_hosting as hosting
 
 from tests.chaos.disks import can_mount
 from tests.support.nets.pipeline_nets import write_find_project
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.servers.dropbear_server import DropbearServer, require_dropbear
 from tests.support.servers.loopback import ssh_device
 
 PROGRAM = """
@@ -229,6 +230,34 @@ def test_stats_when_a_device_is_asked_over_ssh_are_printed(
     assert "budget" not in counts
     assert "tiny 1.0.0: 30 inferences, 3 errors" in table
     assert f"EDGEPACK_STATS={tmp_path / 'none'}" in nothing
+
+
+def test_counters_of_a_board_without_python_are_read_from_its_files(tmp_path: Path) -> None:
+    require_dropbear()
+    with DropbearServer(tmp_path / "server", bare=True) as server:
+        board = ssh_device(server, root="/data")
+        assert not read_stats(board).is_there
+        folder = server.board / "data/stats"
+        folder.mkdir(parents=True)
+        empty = read_stats(board)
+        assert (empty.is_there, empty.counts) == (True, ())
+        for name in ("x", "y"):
+            ring.update(
+                str(folder / f"{name}-0.ring"), lambda _, name=name: {**HUGE, "model": name}
+            )
+        (folder / "notes.txt").write_text("no counters")
+        found = read_stats(board)
+        assert [counts.model for counts in found.counts] == ["x", "y"]
+        assert [counts.model for counts in read_stats(board, "y").counts] == ["y"]
+        (folder / "z z.ring").write_bytes(b"\0" * 100)
+        (folder / "link.ring").symlink_to("/etc/passwd")
+        unreadable = read_stats(board).unreadable
+        assert unreadable == (
+            "link.ring: it has no whole record", "z z.ring: it has no whole record",
+        )  # fmt: skip
+        other = Device(board.name, board.entry.model_copy(update={"python": "/opt/python3"}))
+        with pytest.raises(PythonMissingError):
+            read_stats(other)
 
 
 PROGRAM_THERE = find_ondevice_dir() / "runtime/edgepack_ring.py"

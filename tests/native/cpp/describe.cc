@@ -7,6 +7,7 @@
 // --bound         runs with inputs and outputs in memory that stays
 // --threads N     runs in as many threads at once, --race with a race between them
 // --wait          waits for the end of stdin behind opening
+// --exit          ends with exit(), which leaves the model open
 // --limit MB      may use so much more memory for what it runs
 // --again PATH    opens the bundle once more, with another onnxruntime
 //
@@ -117,12 +118,13 @@ int run(const std::vector<std::string>& words) {
   options.runtime = words.at(0) == "-" ? "" : words[0];
   std::size_t threads = 0, limit = 0, at = 2;
   std::string again;
-  bool bound = false, races = false, waits = false;
+  bool bound = false, races = false, waits = false, exits = false;
   for (; at < words.size() && words[at].rfind("--", 0) == 0; ++at) {
     const std::string& word = words[at];
     if (word == "--bound") bound = true;
     if (word == "--race") races = true;
     if (word == "--wait") waits = true;
+    if (word == "--exit") exits = true;
     if (word == "--variant") options.variant = words.at(++at);
     if (word == "--cache") options.cache = words.at(++at);
     if (word == "--threads") threads = std::stoul(words.at(++at));
@@ -147,6 +149,7 @@ int run(const std::vector<std::string>& words) {
                                                     : model.run(views);
     write_tensors(model, outputs, words[at + 1]);
   }
+  if (exits) std::exit(0);
   return 0;
 }
 

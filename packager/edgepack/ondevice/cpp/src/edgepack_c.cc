@@ -239,6 +239,7 @@ edgepack::Options read_options(const edgepack_options* given) {
   set(options.variant, known.variant);
   set(options.cache, known.cache);
   set(options.extensions, known.extensions);
+  if (known.stats != nullptr) options.stats = known.stats;
   return options;
 }
 

@@ -93,6 +93,7 @@ typedef struct edgepack_options {
   const char* variant;    /* use only this one */
   const char* cache;      /* the folder where providers keep engines and compiled models */
   const char* extensions; /* the library of onnxruntime-extensions */
+  const char* stats;      /* the folder in which is counted what the model does; "" for none */
 } edgepack_options;
 
 /* Values of an input or output, in C order. */

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "edgepack/detail/caches.hpp"
+#include "edgepack/detail/counters.hpp"
 #include "edgepack/detail/error.hpp"
 #include "edgepack/detail/goldens.hpp"
 #include "edgepack/detail/json.hpp"
@@ -44,6 +46,10 @@ struct Options {
   std::string extensions;
   /// By execution provider that is no part of onnxruntime, the library of its plugin.
   std::map<std::string, std::string> plugins;
+  /// The folder in which inferences, times and errors are counted, see docs/field.md. By default
+  /// that of the environment variable EDGEPACK_STATS; without it, and with an empty text, nothing
+  /// is counted.
+  std::optional<std::string> stats;
 };
 
 /// A variant that is not used, or a compiled model of the one in use, and why.
@@ -124,6 +130,7 @@ class Loaded {
         try {
           loaded->attempt(sessions, each);
           loaded->passed_over_ = std::move(passed_over);
+          loaded->start_counting(options.stats);
           return loaded;
         } catch (const Refused& refusal) {
           passed_over.push_back(
@@ -149,7 +156,7 @@ class Loaded {
     Tensors masks;
     check(feed, masks);
     try {
-      return infer(feed);
+      return infer_counted(feed);
     } catch (const OrtFailure& failure) {
       throw make_run_error(failure);
     }
@@ -172,7 +179,7 @@ class Loaded {
     Tensors masks;
     check(feed.views, masks);
     try {
-      return meaning_.make_answers(infer(feed.views), feed, options);
+      return meaning_.make_answers(infer_counted(feed.views), feed, options);
     } catch (const OrtFailure& failure) {
       throw make_run_error(failure);
     }
@@ -341,6 +348,49 @@ class Loaded {
     return list_profiled(session.end_profile());
   }
 
+  /// Counts from now on what the model does, where that is asked for.
+  void start_counting(const std::optional<std::string>& stats) {
+    const auto find_variable = [](const char* name) {
+      const char* value = getenv(name);
+      return std::string(value == nullptr ? "" : value);
+    };
+    const std::string folder = stats ? *stats : find_variable("EDGEPACK_STATS");
+    if (folder.empty()) return;
+    About about{manifest_.name(), manifest_.version(), "", variant_.id, {},
+                !variant_.input_ranges.empty()};
+    about.release =
+        compute_sha256(read_file(manifest_.folder() + "/manifest.json")).substr(0, 16);
+    for (const PassedOver& each : passed_over_)
+      about.passed_over.emplace_back(each.variant, each.reason);
+    counters_ = Counters::open(folder, about, find_variable("EDGEPACK_STATS_TEXTFILES"));
+  }
+
+  /// Returns what `infer` does, and counts it where that is asked for.
+  Tensors infer_counted(const TensorViews& feed) const {
+    if (counters_ == nullptr) return infer(feed);
+    if (counters_->is_check_due()) counters_->count_checked(find_outside(feed));
+    return counters_->watch([&] { return infer(feed); });
+  }
+
+  /// Returns the inputs that have values beyond their ranges.
+  std::vector<std::string> find_outside(const TensorViews& feed) const {
+    std::vector<std::string> outside;
+    for (const auto& [name, range] : variant_.input_ranges) {
+      const auto found = feed.find(name);
+      if (found == feed.end()) continue;
+      const TensorView& view = found->second;
+      const auto* values = static_cast<const std::byte*>(view.data);
+      const std::size_t count = count_values(view.shape), size = get_facts(view.type).size;
+      for (std::size_t k = 0; k < count; ++k) {
+        const double value = read_number(values + k * size, view.type);
+        if (range.first <= value && value <= range.second) continue;
+        outside.push_back(name);  // NaN, too
+        break;
+      }
+    }
+    return outside;
+  }
+
   /// Throws `OrtFailure`; `Error` (bad_input) where the inputs are larger than any model of this
   /// variant.
   Tensors infer(const TensorViews& feed) const {
@@ -364,6 +414,7 @@ class Loaded {
   std::vector<Session> sessions_;
   std::vector<PassedOver> passed_over_;
   double golden_sqnr_db_ = 0;
+  std::shared_ptr<Counters> counters_;
 };
 
 }  // namespace detail

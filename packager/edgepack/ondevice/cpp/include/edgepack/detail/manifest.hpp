@@ -108,6 +108,8 @@ struct Variant {
   std::vector<std::string> cpu_flags;
   bool needs_extensions = false;
   double min_sqnr_db = 0;
+  /// Of inputs, the least and the greatest value that int8 was calibrated with.
+  std::vector<std::pair<std::string, std::pair<double, double>>> input_ranges;
   std::vector<Compiled> compiled;
   /// The hardware that `model` is compiled for; empty where the provider takes the model itself.
   std::string compiled_for;
@@ -340,6 +342,12 @@ class Manifest {
       variant.cpu_flags.push_back(flag.text());
     variant.needs_extensions = find_flag(requires_json, "extensions").value_or(false);
     variant.min_sqnr_db = json.at("min_sqnr_db").number();
+    const Json* ranges = json.find("input_ranges");
+    for (const auto& [name, range] : ranges == nullptr ? Json::Object() : ranges->members()) {
+      const Json::List& ends = range.items();
+      if (ends.size() != 2) throw make_broken(range.path() + " is no pair");
+      variant.input_ranges.emplace_back(name, std::pair(ends[0].number(), ends[1].number()));
+    }
     const Json* compiled = json.find("compiled");
     // Where it is no list it says why there are none.
     if (compiled != nullptr && compiled->kind() == Json::Kind::list) {

@@ -164,7 +164,14 @@ EDGEPACK_SLOT(EpAssignedSubgraph_GetNodes, 409, 24,
 /// A call of onnxruntime that failed; the text is the one that Python shows.
 class OrtFailure : public std::runtime_error {
  public:
-  explicit OrtFailure(const std::string& text) : std::runtime_error(text) {}
+  explicit OrtFailure(const std::string& text, const char* kind = "RuntimeError")
+      : std::runtime_error(text), kind_(kind) {}
+
+  /// The name of Python's class of this error.
+  const char* kind() const noexcept { return kind_; }
+
+ private:
+  const char* kind_;
 };
 
 /// An object of onnxruntime that is released where it goes out of scope.
@@ -263,10 +270,16 @@ class Runtime {
                                      "RUNTIME_EXCEPTION", "INVALID_PROTOBUF",
                                      "MODEL_LOADED",      "NOT_IMPLEMENTED",
                                      "INVALID_GRAPH",     "EP_FAIL"};
+    constexpr const char* kinds[] = {"RuntimeError",     "Fail",           "InvalidArgument",
+                                     "NoSuchFile",       "NoModel",        "EngineError",
+                                     "RuntimeException", "InvalidProtobuf", "ModelLoaded",
+                                     "NotImplemented",   "InvalidGraph",   "EPFail"};
     const int code = function(api::GetErrorCode)(status);
-    const char* name = code >= 0 && code < 12 ? names[code] : "GENERAL ERROR";
-    throw OrtFailure("[ONNXRuntimeError] : " + std::to_string(code) + " : " + name + " : " +
-                     function(api::GetErrorMessage)(status));
+    const bool is_known = code >= 0 && code < 12;
+    throw OrtFailure("[ONNXRuntimeError] : " + std::to_string(code) + " : " +
+                         (is_known ? names[code] : "GENERAL ERROR") + " : " +
+                         function(api::GetErrorMessage)(status),
+                     is_known ? kinds[code] : kinds[0]);
   }
 
   api::Env* env() const { return env_; }
