@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -163,7 +164,24 @@ def count_together(work: Path) -> str:
     found = read_only(work / "stats")
     require_consistent(found, 3 * 4 * 5 * 3)
     require(found["loads"] == 3, f"{found['loads']} loads")
-    return "3 processes of 4 threads, 180 inferences"
+    wait_for_lock(work / "locked")
+    return "3 processes of 4 threads, 180 inferences; a file that is held is waited for"
+
+
+def wait_for_lock(folder: Path) -> None:
+    """Raise NotHeldError unless C++ writes only when nobody else holds the file."""
+    argv = [str(compile_program("counting.cc")), "write", str(folder), "1"]
+    run_program(argv, timeout_s=60)
+    [path] = folder.iterdir()
+    before = path.read_bytes()
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with subprocess.Popen(argv) as other:
+            time.sleep(0.5)
+            require(path.read_bytes() == before, "it wrote while the file was held")
+            fcntl.flock(held, fcntl.LOCK_UN)
+            require(other.wait(60) == 0, "it failed")
+    require(read_only(folder)["loads"] == 2, "it did not write afterwards")
 
 
 def break_files(work: Path) -> str:
@@ -214,8 +232,10 @@ def bound_writes(work: Path) -> str:
     most = ring.BURST + int((time.monotonic() - began_s) / ring.REFILL_S) + 1
     loads = read_only(work / "stats")["loads"]
     require(ring.BURST <= loads <= most, f"{loads} of 12 writes were made")
+    began_s = time.monotonic()
     done = run_program([program, "fork", str(work / "fork")], timeout_s=60)
     require(done.exit_code == 0, done.last_lines)
+    require(time.monotonic() - began_s < 4, "the child waits for a thread that it has not")
     found = read_only(work / "fork")
     require(found["variants"]["cpu-fp32"] == {"checked": 1, "outside": {"x": 1}}, f"{found}")
     require(found["loads"] == 1, f"{found}")

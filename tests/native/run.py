@@ -25,6 +25,7 @@ PLATFORMS = {
         "cpp_vectors",
         "cpp_run",
         "cpp_counters",
+        "cpp_aarch64",
     ),
     "c": ("c_calls", "c_predict"),
 }

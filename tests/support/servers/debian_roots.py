@@ -18,13 +18,14 @@ MAKE_TIMEOUT_S = 1800.0
 _KEPT_SETTINGS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries")
 
 
-def debian_root(kept: Path, release: str, packages: Sequence[str]) -> Path:
+def debian_root(kept: Path, release: str, packages: Sequence[str], arch: str = "") -> Path:
     """Return a root file system with these packages; it is made if it is not there.
 
     Args:
         kept: The folder for all of them.
         release: The name of a Debian release.
         packages: What it has beside apt and what is essential.
+        arch: Debian's word for another processor, whose programs this kernel has to start.
 
     Raises:
         ToolError: This is not root, mmdebstrap or a mirror is missing, or it cannot be made.
@@ -35,14 +36,14 @@ def debian_root(kept: Path, release: str, packages: Sequence[str]) -> Path:
             hint="run this as root",
         )
     recipe = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:8]
-    root = kept / f"{release}-{recipe}"
+    root = kept / "-".join([release, *([arch] if arch else []), recipe])
     with locked(kept):
         if not root.is_dir():
-            _make(root, release, packages)
+            _make(root, release, packages, arch)
     return root
 
 
-def _make(root: Path, release: str, packages: Sequence[str]) -> None:
+def _make(root: Path, release: str, packages: Sequence[str], arch: str) -> None:
     """Make the root file system, whole or not at all."""
     if shutil.which("mmdebstrap") is None:
         raise ToolError(
@@ -53,6 +54,7 @@ def _make(root: Path, release: str, packages: Sequence[str]) -> None:
     shutil.rmtree(new, ignore_errors=True)
     argv = ["mmdebstrap", "--quiet", "--mode=root", "--variant=apt"]
     argv += [f"--include={','.join(packages)}", "--dpkgopt=force-unsafe-io"]
+    argv += [f"--arch={arch}"] if arch else []
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")]
     argv += [f"--aptopt={line}" for line in _apt_settings()]
     done = run_program([*argv, release, str(new), find_mirror(release)], timeout_s=MAKE_TIMEOUT_S)
