@@ -32,9 +32,9 @@ from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.measure.bench.run import bench
-from edgepack.measure.native.plans import Planner
 from edgepack.measure.phones.native_build import SOURCES, build_measure
 from edgepack.measure.phones.plugins import QNN
+from edgepack.native.plans import Planner
 from edgepack.ondevice.harness import edgepack_load
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.project.profile import load_profile

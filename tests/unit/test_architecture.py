@@ -25,7 +25,8 @@ MAY_USE = {
     "devices": "base project backends records",
     "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",
-    "deploy": "base ondevice project bundle records devices",
+    "native": "base ondevice project bundle records devices",
+    "deploy": "base ondevice project bundle records devices native",
     "registry": "base ondevice project bundle devices deploy",
     "jobs": "base bundle deploy",
     "results": "base bundle records quantization",
@@ -42,7 +43,7 @@ MAY_USE = {
     "fleets": "base bundle registry",
     "measure": (
         "base ondevice model project backends bundle samples metrics records devices "
-        "deploy steps builder"
+        "native deploy steps builder"
     ),
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (

@@ -8,8 +8,10 @@ golden outputs, and only then ``current`` is switched. What the inventory names 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import (
     AbstractContextManager,
+    contextmanager,
     nullcontext,
     suppress,
 )
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.base.progress import Progress, Silent, Work
-from edgepack.bundle.reading import PipelineBundle
+from edgepack.bundle.reading import AnyBundle, PipelineBundle
 from edgepack.deploy.fleet.store import WARM_UP_S
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import Operation, audited
@@ -38,6 +40,9 @@ from edgepack.errors import (
 )
 
 if TYPE_CHECKING:
+    from edgepack.devices.harness import Harness
+    from edgepack.devices.probing import ProbedFacts
+    from edgepack.native.harness import NativeHarness
     from edgepack.records.run import VariantTrial
 
 
@@ -87,11 +92,10 @@ def push(  # noqa: PLR0913  (the command's options)
         leased(transport, device, "push", exclusive=False, wait_s=wait_s, progress=progress),
     ):
         operation.describe(host_key=transport.host_key)
-        several = isinstance(agent.bundle, PipelineBundle)
-        test = _SelfTest(device, transport, operation, warm_up_s, progress, several=several)
+        test = _SelfTest(device, transport, operation, warm_up_s, progress, agent.bundle)
         staged = client.send_release(
             agent,
-            preflight=(lambda: test.python) if self_test else (lambda: None),
+            preflight=test.require if self_test else (lambda: None),
             progress=progress,
         )
         if staged.switched_from == staged.release:
@@ -139,39 +143,70 @@ def rollback(
 
 @dataclass(frozen=True)
 class _SelfTest:
-    """Has a device's own loader try a release."""
+    """Has a device's own loader try a release; without Python there, the measuring program."""
 
     device: Device
     transport: Transport
     operation: Operation
     warm_up_s: float
     progress: Progress
-    several: bool = False
-    """Whether the release has several models."""
+    bundle: AnyBundle
+
+    @cached_property
+    def facts(self) -> ProbedFacts:
+        """What the device is."""
+        # Where the device has the release already, nothing of this is needed.
+        from edgepack.devices.probing import probe
+
+        return probe(self.device, self.transport)
+
+    @property
+    def lacks_python(self) -> bool:
+        """Whether the device is one that does without Python."""
+        return self.facts.lacks_python and self.device.may_lack_python
 
     @cached_property
     def python(self) -> str:
         """The Python on the device that runs its target's bundles.
 
         Raises:
-            DeviceError: The device is another kind of machine, or lacks the runtime.
+            DeviceError: The device lacks the runtime.
         """
-        # Where the device has the release already, nothing of this is needed.
-        from edgepack.devices.checking import find_runtime_python, require_kind
-        from edgepack.devices.probing import probe
+        from edgepack.devices.checking import find_runtime_python
 
-        facts = probe(self.device, self.transport)
-        if facts.lacks_python and self.device.may_lack_python:
+        return find_runtime_python(self.device, self.facts)
+
+    def require(self) -> None:
+        """Check that the release can be tried on the device.
+
+        Raises:
+            DeviceError: The device is another kind of machine, or lacks the runtime; or without
+                Python what tries the release.
+        """
+        from edgepack.devices.checking import require_kind
+
+        if self.lacks_python:
+            self._require_native()
+        self.operation.describe(serial=self.facts.serial or None)
+        require_kind(self.device, self.facts)
+        if not self.lacks_python:
+            self.python  # noqa: B018  (raises)
+
+    def _require_native(self) -> None:
+        from edgepack.devices.provisioning.native import list_native_problems
+        from edgepack.project.profile import load_profile
+
+        problems = list(list_native_problems(self.facts, load_profile(self.device.target)))
+        if isinstance(self.bundle, PipelineBundle):
+            problems.append("a pipeline is tried by its loader, which needs Python")
+        if problems:
             raise PythonMissingError(
-                "there is no Python on the device, so its loader cannot try the release;"
-                " nothing was changed there",
-                hint="push with --no-self-test; or install python3 there, and then: edgepack"
-                f" device provision {self.device.name}",
+                "there is no Python on the device, and the release cannot be tried without;"
+                " nothing was changed there" + "".join(f"\n  {each}" for each in problems),
+                hint="push with --no-self-test; or fix that, or install python3 there, and then:"
+                f" edgepack device provision {self.device.name}",
                 where=self.device.name,
             )
-        self.operation.describe(serial=facts.serial or None)
-        require_kind(self.device, facts)
-        return find_runtime_python(self.device, facts)
 
     def run(self, staged: PushedRelease) -> PushedRelease:
         """Return the release with the variant that the loader takes.
@@ -200,17 +235,6 @@ class _SelfTest:
 
     def _choose(self, staged: PushedRelease) -> str:
         """Let the loader choose a variant, and report every few seconds how far it is."""
-        from edgepack.devices.harness import HARNESS, STAGES, Harness
-
-        prefix = tuple(self.device.entry.run_prefix)
-        harness = Harness(
-            self.transport,
-            staged.path,
-            self.python,
-            prefix,
-            load_timeout_s=self.warm_up_s,
-            program=STAGES if self.several else HARNESS,
-        )
         at = "starting"
 
         def on_trial(trial: VariantTrial) -> None:
@@ -222,7 +246,8 @@ class _SelfTest:
         try:
             title = f"{self.device.name}: trying the release"
             with self.progress.start_task(Work(title, total=1, finds=True)) as task:
-                variant = harness.select(None, on_trial).variant
+                with self._opened(staged) as harness:
+                    variant = harness.select(None, on_trial).variant
                 task(f"{variant} works")
         except TooSlowError as error:
             raise TooSlowError(
@@ -233,6 +258,27 @@ class _SelfTest:
                 where=self.device.name,
             ) from error
         return variant
+
+    @contextmanager
+    def _opened(self, staged: PushedRelease) -> Iterator[Harness | NativeHarness]:
+        """Yield what chooses a variant of the release on the device."""
+        from edgepack.devices.harness import HARNESS, STAGES, Harness
+        from edgepack.native.board import prepared_board
+
+        if self.lacks_python:
+            found = (self.device, self.transport, self.facts, self.progress)
+            with prepared_board(*found) as make_harness:
+                native = make_harness(self.bundle, staged.path)
+                yield replace(native, load_timeout_s=self.warm_up_s)
+            return
+        yield Harness(
+            self.transport,
+            staged.path,
+            self.python,
+            tuple(self.device.entry.run_prefix),
+            load_timeout_s=self.warm_up_s,
+            program=STAGES if isinstance(self.bundle, PipelineBundle) else HARNESS,
+        )
 
 
 def _finish_or_take_back(

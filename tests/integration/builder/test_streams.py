@@ -31,8 +31,8 @@ from edgepack.errors import (
 from edgepack.measure.bench.run import bench
 from edgepack.measure.evaluate import evaluate as device_accuracy
 from edgepack.measure.evaluate.evaluate import evaluate
-from edgepack.measure.native.plans import Planner
 from edgepack.model.facts import TensorSpec
+from edgepack.native.plans import Planner
 from edgepack.ondevice.harness.edgepack_load import find_nonfinite_goldens
 from edgepack.ondevice.runtime.edgepack_loader import Bundle as LoadedBundle
 from edgepack.ondevice.runtime.edgepack_loader import load

@@ -21,8 +21,8 @@ from edgepack.errors import (
     UsageError,
 )
 from edgepack.measure.bench.run import bench
-from edgepack.measure.native.harness import NativeHarness
 from edgepack.measure.phones.phones import open_phone
+from edgepack.native.harness import NativeHarness
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Inconclusive, Invalid, NotMeasured, OutputCheck
 from edgepack.records.scenarios import make_scenario

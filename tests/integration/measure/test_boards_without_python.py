@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,13 @@ from edgepack.devices.probing import probe
 from edgepack.devices.provisioning.native import ask_runtime
 from edgepack.devices.provisioning.native_program import build_program
 from edgepack.devices.transports import connect
-from edgepack.errors import BusyError, DeviceError, PythonMissingError, UsageError
+from edgepack.errors import (
+    BusyError,
+    DeviceError,
+    PythonMissingError,
+    RemoteCommandError,
+    UsageError,
+)
 from edgepack.measure.bench.run import bench
 from edgepack.measure.bench.session import open_harness
 from edgepack.measure.compare.comparing import CompareQuestion, compare
@@ -37,7 +44,7 @@ from edgepack.measure.tune.tuning import plan_tuning
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.records.deciding import Rule
 from edgepack.records.presets import find_preset
-from edgepack.records.run import NotMeasured
+from edgepack.records.run import NotMeasured, Sampling
 from edgepack.records.scenarios import make_scenario
 
 from tests.integration.measure.test_compare import SHORT, save_slow_model
@@ -110,9 +117,13 @@ def test_bench_on_a_board_without_python_reports_as_from_one_with_it(
     zone.mkdir(parents=True)
     (zone / "type").write_text("cpu\n")
     (zone / "temp").write_text("41500\n")
+    (zone / "trip_point_0_type").write_text("passive\n")
+    (zone / "trip_point_0_temp").write_text("80000\n")
     policy = provisioned.slash / "sys/devices/system/cpu/cpufreq/policy0"
     policy.mkdir(parents=True)
     (policy / "scaling_governor").write_text("performance\n")
+    (policy / "scaling_cur_freq").write_text("1500000\n")
+    (policy / "related_cpus").write_text("0 1 2 3\n")
     report = bench(bundle, provisioned.device, preset="smoke")
     shutil.rmtree(provisioned.slash / "sys")
     assert report.variant_used == "cpu-int8-static"
@@ -126,6 +137,20 @@ def test_bench_on_a_board_without_python_reports_as_from_one_with_it(
     assert report.facts.python.startswith("none")
     for conditions in (report.facts.conditions, report.runs[0].before, report.runs[0].after):
         assert (conditions.temperature_c, conditions.governor) == (41.5, "performance")
+    for run in report.runs:
+        assert isinstance(run.sampling, Sampling)
+        moments = [sample.at_ns for sample in run.sampling.samples]
+        assert moments == sorted(moments)
+        assert not isinstance(run.timed_from_ns, NotMeasured)
+        assert moments[0] < run.timed_from_ns < run.timed_from_ns + run.timed_ns <= moments[-1]
+        assert {s.temperatures_c["cpu"] for s in run.sampling.samples} == {41.5}
+        assert {s.clocks_hz["policy0"] for s in run.sampling.samples} == {1_500_000_000}
+        assert run.sampling.samples[-1].busy["policy0"] > 0
+        assert run.sampling.trip_points_c == {"cpu": 80.0}
+        assert all(sample.load is not None for sample in run.sampling.samples)
+        assert sorted(run.sampling.unknown) == ["power", "throttling"]
+        assert isinstance(run.energy, NotMeasured)
+        assert run.sampling.cpu_ns < run.sampling.elapsed_ns / 20
     assert not (provisioned.slash / "data/native/work").exists()
 
 
@@ -214,8 +239,25 @@ def test_what_is_not_measured_without_python_is_said(provisioned: Board, bundle:
         bench(bundle, provisioned.device, preset="smoke", tune=True)
     with lease(provisioned), pytest.raises(BusyError, match="'by somebody'"):
         bench(bundle, provisioned.device, preset="smoke")
-    with pytest.raises(PythonMissingError, match="its loader cannot try the release"):
-        push(change_version(bundle), provisioned.device)
+
+
+@pytest.mark.slow(reason="runs a program on a board")
+def test_push_tries_a_release_before_the_switch_by_its_golden_outputs(
+    provisioned: Board, bundle: Path
+) -> None:
+    first = push(bundle, provisioned.device)
+    assert (first.variant, provisioned.current()) == ("cpu-int8-static", first.release)
+    assert not (provisioned.slash / "data/native/work").exists()
+    broken = change_version(bundle)
+
+    def demand(manifest: dict[str, Any]) -> None:
+        for variant in manifest["variants"]:
+            variant["min_sqnr_db"] = 250.0
+
+    change_manifest(broken, demand)
+    with pytest.raises(RemoteCommandError, match=r"200\.0 dB near the golden one, 250\.0 dB"):
+        push(broken, provisioned.device)
+    assert provisioned.current() == first.release
 
 
 @pytest.mark.slow(reason="starts a server of its own")

@@ -13,11 +13,11 @@ from edgepack.bundle.reading import load_bundle
 from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, UsageError
-from edgepack.measure.native.harness import NativeHarness
-from edgepack.measure.native.plans import Plan
-from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.android import is_emulator
 from edgepack.measure.phones.conditions import parse_android_conditions
+from edgepack.native.harness import NativeHarness
+from edgepack.native.plans import Plan
+from edgepack.native.program import ProgramRun
 from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Conditions, DeviceFacts, NotMeasured

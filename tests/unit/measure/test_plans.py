@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.errors import BundleError
-from edgepack.measure.native.plans import Planner, list_files
+from edgepack.native.plans import Planner, list_files
 
 from tests.mobile.sealing import PALETTES, pack_input
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle

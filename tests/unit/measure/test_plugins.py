@@ -11,10 +11,10 @@ from edgepack.base.progress import Lines
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import load_bundle
 from edgepack.errors import BundleError, RemoteCommandError, ToolError
-from edgepack.measure.native.harness import NativeHarness
 from edgepack.measure.phones import plugins
 from edgepack.measure.phones.phones import open_phone
 from edgepack.measure.phones.plugins import QNN, find_plugin
+from edgepack.native.harness import NativeHarness
 
 from tests.support.doubles.phone_doubles import CANNED, make_phone, write_ndk, write_package
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle

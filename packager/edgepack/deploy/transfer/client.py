@@ -272,7 +272,7 @@ def require_there(pushed: PushedRelease, transport: Transport) -> None:
         BusyError: Other pushes, which keep a few releases only, have removed it.
         DeviceError: The connection broke.
     """
-    found = transport.run(["test", "-e", str(pushed.path / MANIFEST)], timeout_s=STALL_S)
+    found = transport.send(["test", "-e", str(pushed.path / MANIFEST)], [], timeout_s=STALL_S)
     if found.exit_code:
         raise make_gone_error(f": {pushed.path} is not here any more", pushed.device)
 

@@ -20,9 +20,9 @@ from edgepack.devices.topology import ask_topology
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, EdgepackError, UsageError, format_one_line, suggest_nearest
-from edgepack.measure.native.board import prepared_board
-from edgepack.measure.native.board_files import read_board_files
-from edgepack.measure.native.harness import NativeHarness
+from edgepack.native.board import prepared_board
+from edgepack.native.board_files import read_board_files
+from edgepack.native.harness import NativeHarness
 from edgepack.records.topology import Topology
 
 AnyHarness = Harness | NativeHarness

@@ -48,9 +48,9 @@ from edgepack.measure.browsers.own_machine import (
     read_own_conditions,
 )
 from edgepack.measure.browsers.pages import Page, Pages
-from edgepack.measure.cooling import wait_until_cool
-from edgepack.measure.native.documents import find_placement, parse_events
-from edgepack.measure.native.plans import read_golden
+from edgepack.native.cooling import wait_until_cool
+from edgepack.native.documents import find_placement, parse_events
+from edgepack.native.plans import read_golden
 from edgepack.ondevice.harness import edgepack_load as load
 from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset

@@ -36,7 +36,7 @@ from edgepack.measure.bench.session import (
     read_bundle,
     stage_bundle,
 )
-from edgepack.measure.native.harness import NativeHarness
+from edgepack.native.harness import NativeHarness
 from edgepack.records.comparison import (
     SCHEMA_VERSION,
     ComparedMetric,

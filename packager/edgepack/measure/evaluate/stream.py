@@ -16,8 +16,8 @@ from edgepack.devices.harness import Harness
 from edgepack.devices.transport import CommandResult, Stream
 from edgepack.errors import RemoteCommandError, SamplesError
 from edgepack.measure.bench.session import AnyHarness
-from edgepack.measure.native.harness import NativeHarness
-from edgepack.measure.native.serving import native_serving
+from edgepack.native.harness import NativeHarness
+from edgepack.native.serving import native_serving
 
 _PIECE_BYTES = 1 << 17
 """Small samples are sent together, about this many bytes at a time."""

@@ -26,8 +26,6 @@ from edgepack.devices.phones.adb import Adb
 from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError
-from edgepack.measure.native.plans import Plan, list_files
-from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.conditions import (
     ANDROID_COMMANDS,
     NO_TOPOLOGY,
@@ -35,6 +33,8 @@ from edgepack.measure.phones.conditions import (
     parse_android_conditions,
 )
 from edgepack.measure.phones.plugins import PluginFiles
+from edgepack.native.plans import Plan, list_files
+from edgepack.native.program import ProgramRun
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
 

@@ -20,10 +20,10 @@ from edgepack.bundle.reading import Bundle
 from edgepack.devices.phones.tool_problems import join_output
 from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
-from edgepack.measure.native.documents import ANSWERED
-from edgepack.measure.native.plans import Plan
 from edgepack.measure.phones.android import PLAN, AndroidPhone
 from edgepack.measure.phones.app_build import INSTRUMENTATION, PACKAGE
+from edgepack.native.documents import ANSWERED
+from edgepack.native.plans import Plan
 
 FILES = "{files}"
 """In an argument: the app's folder for files."""

@@ -39,10 +39,10 @@ from edgepack.errors import (
     RemoteCommandError,
     format_one_line,
 )
-from edgepack.measure.native.documents import ANSWERED
-from edgepack.measure.native.plans import Plan, list_files
-from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.conditions import IOS_MARK, NO_TOPOLOGY, parse_ios_conditions
+from edgepack.native.documents import ANSWERED
+from edgepack.native.plans import Plan, list_files
+from edgepack.native.program import ProgramRun
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts, Name
 

@@ -11,7 +11,7 @@ from edgepack.deploy.leases import leased
 from edgepack.devices.inventory import AdbEntry, Device
 from edgepack.devices.transports import connect
 from edgepack.errors import UsageError
-from edgepack.measure.native.harness import NativeHarness
+from edgepack.native.harness import NativeHarness
 from edgepack.records.run import Scenario
 
 

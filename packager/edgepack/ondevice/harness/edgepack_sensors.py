@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 if __package__:
     from . import edgepack_nvml as nvml
@@ -33,15 +33,28 @@ GPUS = ("gpu", "ga10b", "gv11b", "gp10b", "gm20b")
 
 
 class Sensors:
-    """All sensors of this machine, opened once."""
+    """All sensors of this machine, opened once.
 
-    def __init__(self, root: Path = sysfs.ROOT, gpus: Sequence[nvml.Gpu] = ()) -> None:
-        """Open them; ``gpus`` are those of the driver that compute."""
+    Args:
+        root: Of the file system.
+        gpus: Those of the driver that compute.
+        clock: The monotonic time in nanoseconds.
+        ask: What a program prints, see :func:`edgepack_sysfs.read_output`.
+    """
+
+    def __init__(
+        self,
+        root: Path = sysfs.ROOT,
+        gpus: Sequence[nvml.Gpu] = (),
+        clock: Callable[[], int] = time.monotonic_ns,
+        ask: Callable[..., str] = sysfs.read_output,
+    ) -> None:
+        self._clock = clock
         self._groups = [
             _Temperatures(root),
             _Clocks(root),
-            _Power(root),
-            _Throttling(root),
+            _Power(root, clock),
+            _Throttling(root, clock, ask),
             _Load(root),
         ]
         self.unknown: Dict[str, str] = {}
@@ -54,7 +67,7 @@ class Sensors:
 
     def sample(self) -> sysfs.Json:
         """Return what they say now; of power and use, what it was since the time before."""
-        found: sysfs.Json = {"at_ns": time.monotonic_ns()}
+        found: sysfs.Json = {"at_ns": self._clock()}
         for group in self._groups:
             if not group.problem:
                 found.update(group.read())
@@ -74,7 +87,7 @@ class Sensors:
 
     def _measure_power_w(self, name: str, gpu: nvml.Gpu) -> Optional[float]:
         """Return what a GPU took since the time before, or where it does not tell, takes."""
-        joules, at_ns = gpu.read_energy_j(), time.monotonic_ns()
+        joules, at_ns = gpu.read_energy_j(), self._clock()
         if joules is None:
             return gpu.read_power_w()
         before = self._energy_before.get(name)
@@ -166,7 +179,8 @@ class _Power(_Group):
 
     kind = "power"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, clock: Callable[[], int]) -> None:
+        self._clock = clock
         rails = _find_rails(root)
         self._volts, _ = _open_files({name: volts for name, (volts, _) in rails.items()})
         self._amperes, why = _open_files({name: amperes for name, (_, amperes) in rails.items()})
@@ -190,7 +204,7 @@ class _Power(_Group):
             if millivolts is not None and milliamperes is not None:
                 watts[name] = round(millivolts * milliamperes / 1e6, 4)
         for name, file in self._energy.items():
-            energy_uj, at_ns = file.read_number(), time.monotonic_ns()
+            energy_uj, at_ns = file.read_number(), self._clock()
             if energy_uj is None:
                 continue
             if name in self._before:
@@ -206,13 +220,14 @@ class _Power(_Group):
 class _Throttling(_Group):
     kind = "throttling"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, clock: Callable[[], int], ask: Callable[..., str]) -> None:
+        self._clock, self._ask = clock, ask
         counters = {str(path): (cause, path) for cause, path in sysfs.list_throttle_counters(root)}
         self._counters, why = _open_files({key: path for key, (_, path) in counters.items()})
         self._causes = {key: cause for key, (cause, _) in counters.items()}
         self._counted = {key: file.read_number() for key, file in self._counters.items()}
         self._pi = _open_files({"bits": root / sysfs.PI_FILE})[0].get("bits")
-        self._asks = self._pi is None and bool(sysfs.read_output("vcgencmd", "get_throttled"))
+        self._asks = self._pi is None and bool(ask("vcgencmd", "get_throttled"))
         self._asked_ns = 0
         self._answer: List[str] = []
         known = self._counters or self._pi or self._asks
@@ -232,9 +247,9 @@ class _Throttling(_Group):
             text = self._pi.read_text().strip()
             bits = int(text, 16) if text else 0
             return sysfs.list_bit_names(bits | bits >> 16)
-        at_ns = time.monotonic_ns()
+        at_ns = self._clock()
         if self._asks and at_ns - self._asked_ns >= SLOW_S * 1e9:
-            _, _, text = sysfs.read_output("vcgencmd", "get_throttled").partition("=")
+            _, _, text = self._ask("vcgencmd", "get_throttled").partition("=")
             self._asked_ns, self._answer = (
                 at_ns,
                 sysfs.list_bit_names(int(text, 16)) if text else [],

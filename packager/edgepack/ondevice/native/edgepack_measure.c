@@ -48,6 +48,8 @@
  *                                         values of a channel lie behind each other
  *     channels COUNT QUANTITY             so many more channels are of the quantity, from 0
  *     cut OUTPUT AXIS SIZE                before it is compared
+ *     sensor PATH BYTES                   a file of the system's whose beginning measure reads every half
+ *                                         second, in a process of its own; not on iOS
  *
  * A sample for serve is lines, and the bytes of its inputs one after the other behind the last line:
  *
@@ -73,6 +75,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -82,6 +85,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -97,7 +101,9 @@
 enum { DONE = 0, USAGE = 2, REFUSED = 3, TOO_MANY = 4 };
 enum { MAX_WORDS = 40, WARM_UP_ITERATIONS = 10, WINDOW_ITERATIONS = 30, TREND_WINDOWS = 7 };
 enum { STEADY_WINDOWS = 3, MEMORY_RUNS = 20, PROFILE_RUNS = 10 };
+enum { MAX_SENSOR_BYTES = 65536, SAMPLER_END_MS = 10000 };
 static const size_t MAX_LATENCIES = 2000000;
+static const int64_t SAMPLE_NS = 500000000;
 static const double STEADY_SPREAD = 0.03, TREND_DEVIATIONS = 1.5, TREND_PER_MINUTE = 0.01;
 static const double EQUAL_DB = 200.0, INCOMPARABLE_DB = -200.0, MIN_EQUAL_SHARE = 0.99;
 /* At least, on providers other than the CPU: they compile, move data and raise clocks. */
@@ -165,6 +171,11 @@ typedef struct {
 } Golden;
 
 typedef struct {
+  char *path;
+  size_t bytes;
+} Sensor;
+
+typedef struct {
   char **fetched;
   size_t fetched_count;
   State *states;
@@ -175,6 +186,8 @@ typedef struct {
   size_t session_count;
   Golden *goldens;
   size_t golden_count;
+  Sensor *sensors;
+  size_t sensor_count;
 } Plan;
 
 typedef struct {
@@ -392,6 +405,10 @@ static void read_line(Plan *plan, char **words, size_t count) {
   } else if (golden && !strcmp(what, "cut") && count == 4) {
     Cut cut = {decoded(words[1]), (size_t)number(words[2]), number(words[3])};
     ADD(golden->cuts, golden->cut_count, cut);
+  } else if (!strcmp(what, "sensor") && count == 3) {
+    Sensor sensor = {decoded(words[1]), (size_t)number(words[2])};
+    if (sensor.bytes > MAX_SENSOR_BYTES) wrong("%s is too long", sensor.path);
+    ADD(plan->sensors, plan->sensor_count, sensor);
   } else {
     wrong("the plan has a line that is not known: %s, with %zu words", what, count);
   }
@@ -970,6 +987,125 @@ static int64_t peak_bytes(void) {
 #endif
 }
 
+/* ---- sensors ----------------------------------------------------------------------------- */
+
+/* A process that reads sensors while this one measures. It is forked before onnxruntime is loaded,
+ * and waits until it is told to begin; it ends when this process does. */
+static struct {
+  pid_t child;
+  int told, found;
+} sampler = {-1, -1, -1};
+
+static void write_reading(const Plan *plan, const int *files, char *text) {
+  fprintf(out, "{\"at_ns\":%lld,\"texts\":[", (long long)now_ns());
+  for (size_t index = 0; index < plan->sensor_count; index++) {
+    if (index) fputc(',', out);
+    ssize_t size = files[index] < 0 ? -1 : pread(files[index], text, plan->sensors[index].bytes, 0);
+    for (ssize_t at = 0; at < size; at++)
+      if (text[at] & 0x80) text[at] = '?';
+    if (size >= 0) {
+      text[size] = '\0';
+      write_string(text);
+    } else {
+      fputs("null", out);
+    }
+  }
+  fputs("]}", out);
+}
+
+static void write_all(int file, const char *text, size_t size) {
+  for (ssize_t written; size > 0; text += written, size -= (size_t)written)
+    if ((written = write(file, text, size)) <= 0) return;
+}
+
+static int64_t cpu_ns(void) {
+  struct timespec taken;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &taken);
+  return (int64_t)taken.tv_sec * 1000000000 + taken.tv_nsec;
+}
+
+/* Read the sensors at once, every half second, and when it is told to end. */
+static void sample_until_end(const Plan *plan, int told, int found) {
+  char word, *text = made(MAX_SENSOR_BYTES + 1), *said;
+  size_t length;
+  int *files = made(plan->sensor_count * sizeof *files);
+  if (read(told, &word, 1) != 1) return;
+  for (size_t index = 0; index < plan->sensor_count; index++)
+    files[index] = open(plan->sensors[index].path, O_RDONLY | O_CLOEXEC);
+  out = open_memstream(&said, &length);
+  if (!out) return;
+  int64_t began = now_ns(), began_cpu = cpu_ns();
+  fputs("{\"readings\":[", out);
+  write_reading(plan, files, text);
+  write_all(found, "\n", 1);
+  setpriority(PRIO_PROCESS, 0, 19);
+  for (bool ended = false; !ended;) {
+    int64_t wait_ns = SAMPLE_NS - (now_ns() - began) % SAMPLE_NS;
+    struct pollfd end = {.fd = told, .events = POLLIN};
+    ended = poll(&end, 1, (int)(wait_ns / 1000000 + 1)) != 0;
+    fputc(',', out);
+    write_reading(plan, files, text);
+  }
+  fprintf(out, "],\"interval_s\":%g,\"cpu_ns\":%lld,\"elapsed_ns\":%lld}", (double)SAMPLE_NS / 1e9,
+          (long long)(cpu_ns() - began_cpu), (long long)(now_ns() - began));
+  fclose(out);
+  write_all(found, said, length);
+}
+
+static void start_sampler(const Plan *plan) {
+  int told[2], found[2];
+  if (!plan->sensor_count) return;
+  if (pipe(told) || pipe(found)) wrong("there is no pipe: %s", strerror(errno));
+  signal(SIGPIPE, SIG_IGN);
+  fflush(NULL);
+  sampler.child = fork();
+  if (sampler.child < 0) wrong("there is no process for sensors: %s", strerror(errno));
+  if (!sampler.child) {
+    close(told[1]), close(found[0]);
+    if (!setjmp(leaving)) sample_until_end(plan, told[0], found[1]);
+    _exit(0);
+  }
+  close(told[0]), close(found[1]);
+  sampler.told = told[1];
+  sampler.found = found[0];
+}
+
+/* Wait for more of what the sampler says; return how many bytes came. */
+static size_t hear(char *text, size_t size) {
+  struct pollfd more = {.fd = sampler.found, .events = POLLIN};
+  ssize_t count = poll(&more, 1, SAMPLER_END_MS) == 1 ? read(sampler.found, text, size) : 0;
+  return count > 0 ? (size_t)count : 0;
+}
+
+/* Have it begin; it has read all once when this returns. */
+static void begin_sampling(void) {
+  char word = '\n';
+  if (sampler.child < 0) return;
+  write_all(sampler.told, &word, 1);
+  hear(&word, 1);
+}
+
+/* End it, and return what it said; nothing where it did not end, or there is none. */
+static char *end_sampling(void) {
+  if (sampler.child < 0) return NULL;
+  char *said = made(1);
+  size_t length = 0;
+  close(sampler.told);
+  for (size_t count = 1; count;) {
+    char block[4096];
+    count = hear(block, sizeof block);
+    said = realloc(said, length + count + 1);
+    if (!said) wrong("out of memory");
+    memcpy(said + length, block, count);
+    said[length += count] = '\0';
+  }
+  close(sampler.found);
+  kill(sampler.child, SIGKILL);
+  waitpid(sampler.child, NULL, 0);
+  sampler.child = -1;
+  return length && said[length - 1] == '}' ? said : NULL;
+}
+
 /* ---- modes ------------------------------------------------------------------------------- */
 
 static void about(const OrtApiBase *base, const char *plugin, const char *problem) {
@@ -1021,7 +1157,12 @@ static void measure(Plan *plan, void *runtime, const Arguments *arguments) {
   WarmUp warm = {0};
   Timed timed = {0};
   bool timing = !strcmp(arguments->mode, "measure");
-  if (timing) timed = measured(plan, arguments, &warm);
+  char *sampled = NULL;
+  if (timing) {
+    begin_sampling();
+    timed = measured(plan, arguments, &warm);
+    sampled = end_sampling();
+  }
   fprintf(out, "{\"session_create_ns\":%lld,\"first_inference_ns\":%lld,"
                "\"golden_min_sqnr_db\":%.17g",
           (long long)created_ns, (long long)first_ns, worst);
@@ -1034,6 +1175,7 @@ static void measure(Plan *plan, void *runtime, const Arguments *arguments) {
       fprintf(out, "%s%lld", index ? "," : "", (long long)timed.latencies_ns[index]);
     fputc(']', out);
     write_not_finite(plan);
+    if (sampled) fprintf(out, ",\"sampled\":%s", sampled);
   }
   fputs("}\n", out);
 }
@@ -1251,6 +1393,11 @@ static void in_mode(const Arguments *arguments) {
     fprintf(out, "{\"ns\":%lld}\n", (long long)now_ns());
     return;
   }
+  bool is_about = !strcmp(arguments->mode, "about");
+  if (!is_about && !arguments->plan) wrong("%s needs --plan", arguments->mode);
+  Plan plan = {0};
+  if (!is_about) plan = read_plan(arguments->plan);
+  start_sampler(&plan);
   void *runtime = library(arguments->runtime);
   const OrtApiBase *base = open_runtime(runtime);
   ort = base->GetApi(ORT_API_VERSION);
@@ -1270,12 +1417,10 @@ static void in_mode(const Arguments *arguments) {
     problem = "the program was built with a header of onnxruntime older than 1.22";
 #endif
   }
-  if (!strcmp(arguments->mode, "about")) {
+  if (is_about) {
     about(base, plugin, problem);
     return;
   }
-  if (!arguments->plan) wrong("%s needs --plan", arguments->mode);
-  Plan plan = read_plan(arguments->plan);
   if (!strcmp(arguments->mode, "check") || !strcmp(arguments->mode, "measure"))
     measure(&plan, runtime, arguments);
   else if (!strcmp(arguments->mode, "create"))

@@ -12,9 +12,9 @@ import numpy as np
 from edgepack.devices.frames import Arrays, SampleAnswer
 from edgepack.devices.transport import CommandResult, Stream
 from edgepack.errors import SamplesError
-from edgepack.measure.native.board import Board
-from edgepack.measure.native.harness import NativeHarness
-from edgepack.measure.native.plans import Planner
+from edgepack.native.board import Board
+from edgepack.native.harness import NativeHarness
+from edgepack.native.plans import Planner
 
 
 @dataclass

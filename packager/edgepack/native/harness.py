@@ -28,8 +28,8 @@ from edgepack.devices.harness import (
 from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
-from edgepack.measure.cooling import wait_until_cool
-from edgepack.measure.native.documents import (
+from edgepack.native.cooling import wait_until_cool
+from edgepack.native.documents import (
     Created,
     GoldensAnswer,
     Profiled,
@@ -39,14 +39,15 @@ from edgepack.measure.native.documents import (
     parse_events,
     read_document,
 )
-from edgepack.measure.native.plans import (
+from edgepack.native.plans import (
     CPU,
     Plan,
     Planner,
     make_canary_plan,
     make_cpu_variant,
 )
-from edgepack.measure.native.program import NativeDevice, limit_arguments, list_arguments
+from edgepack.native.program import NativeDevice, limit_arguments, list_arguments
+from edgepack.ondevice.harness.edgepack_sampler import compute_energy
 from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
@@ -57,12 +58,13 @@ from edgepack.records.run import (
     Peak,
     Placement,
     ProcessRun,
+    Sampling,
     Selection,
     VariantTrial,
 )
 from edgepack.records.topology import Topology
 
-NOT_SAMPLED = NotMeasured(reason="the device is read before and after each run, not during it")
+NOT_SAMPLED = NotMeasured(reason="the phone is read before and after each run, not during it")
 NO_ENERGY = NotMeasured(reason="the measuring program reads no sensor of power")
 NO_OTHERS = NotMeasured(reason="what other programs take is not read without Python")
 NO_START = NotMeasured(reason="the measuring program is no app that starts")
@@ -166,15 +168,23 @@ class NativeHarness:
         plan = self.make_planner(self._find_changed(variant)).plan_goldens()
         ran = self.device.measure_timed(arguments, plan, timeout_s=timeout_s)
         timed = read_document(TimedAnswer, ran.result, self.device.name)
-        return ProcessRun(
-            variant=variant,
-            boot_id=self.device.read_boot_id(),
-            before=ran.before,
-            after=ran.after,
-            sampling=NOT_SAMPLED,
-            energy=NO_ENERGY,
-            other_work=NOT_SAMPLED,
-            **timed.model_dump(),
+        sampling: Sampling | NotMeasured = NOT_SAMPLED
+        energy: object = NO_ENERGY
+        if ran.sensors is not None:
+            sampling = ran.sensors.read(timed.sampled)
+            between = (timed.timed_from_ns, timed.timed_to_ns)
+            energy = compute_energy(sampling.model_dump(), *between)
+        return ProcessRun.model_validate(
+            {
+                "variant": variant,
+                "boot_id": self.device.read_boot_id(),
+                "before": ran.before,
+                "after": ran.after,
+                "sampling": sampling,
+                "energy": energy,
+                "other_work": NO_OTHERS,
+                **timed.model_dump(exclude={"sampled"}),
+            }
         )
 
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:

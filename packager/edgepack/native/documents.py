@@ -12,6 +12,7 @@ from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.harness import MAX_RUN_BYTES, TOO_MANY_EXIT, Events
 from edgepack.devices.transport import CommandResult
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
+from edgepack.native.sensors import Sampled
 from edgepack.records.run import Count, Name, Ns, Placement
 
 REFUSED_EXIT = 3
@@ -44,6 +45,7 @@ class TimedAnswer(GoldensAnswer):
     inferences: Count
     not_finite: list[Name]
     latencies_ns: list[Ns]
+    sampled: Sampled | None = None
 
 
 class Created(StrictModel):

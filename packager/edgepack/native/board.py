@@ -6,7 +6,8 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from edgepack.base.progress import Progress
@@ -26,10 +27,11 @@ from edgepack.devices.provisioning.needs import find_needs
 from edgepack.devices.provisioning.wheels import WheelSource, fetch_wheels
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import EdgepackError, UsageError
-from edgepack.measure.native.board_files import BoardFiles, read_board_files
-from edgepack.measure.native.harness import NativeHarness
-from edgepack.measure.native.plans import Plan
-from edgepack.measure.native.program import ProgramRun
+from edgepack.native.board_files import BoardFiles, read_board_files
+from edgepack.native.harness import NativeHarness
+from edgepack.native.plans import Plan
+from edgepack.native.program import ProgramRun
+from edgepack.native.sensors import BoardSensors, find_sensors
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
 from edgepack.records.topology import Topology
@@ -117,6 +119,10 @@ class Board:
         """Return the processors that the program may use."""
         return self._read_files().read_topology()
 
+    @cached_property
+    def _sensors(self) -> BoardSensors:
+        return find_sensors(self.transport, self.device.entry.run_prefix)
+
     def _read_files(self) -> BoardFiles:
         return read_board_files(self.transport, self.device.entry.run_prefix)
 
@@ -151,11 +157,13 @@ class Board:
     def measure_timed(
         self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> ProgramRun:
-        """Do the same, and return the conditions before and after, too."""
+        """Do the same, and return the conditions before and after, and the sensors meanwhile."""
+        if plan is not None:
+            plan = replace(plan, text=plan.text + self._sensors.format_lines())
         self.send_plan(plan)
         before = self.read_conditions()
         result = self.measure(arguments, plan, timeout_s=timeout_s)
-        return ProgramRun(result, before, self.read_conditions())
+        return ProgramRun(result, before, self.read_conditions(), self._sensors)
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""

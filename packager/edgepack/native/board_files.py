@@ -44,11 +44,11 @@ FILES = (
 PROGRAMS = (("vcgencmd", "get_throttled"), ("nvpmodel", "-q"))
 _MARK = "edgepack-file "
 
-# A word without quotes: the shell replaces the patterns.
+# Arguments: patterns of files, without quotes: the shell replaces them.
 _SCRIPT = f"""
 echo "{_MARK}uname"
 uname -s -r -m
-for path in {" ".join(FILES)}; do
+for path in $*; do
   [ -f "$path" ] && [ -r "$path" ] || continue
   echo "{_MARK}$path"
   cat "$path"
@@ -139,23 +139,29 @@ class BoardFiles:
         """Return what a reader of a device finds in a folder with the board's files."""
         with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
             root = Path(folder)
-            for name, text in self.texts.items():
-                path = PurePosixPath(name)
-                if path.is_absolute() and ".." not in path.parts:
-                    there = root / path.relative_to("/")
-                    there.parent.mkdir(parents=True, exist_ok=True)
-                    there.write_text(text, encoding="utf-8")
+            self.write(root)
             return reader(root)
 
+    def write(self, root: Path) -> None:
+        """Write the files into a folder that stands for the root of the board's file system."""
+        for name, text in self.texts.items():
+            path = PurePosixPath(name)
+            if path.is_absolute() and ".." not in path.parts:
+                there = root / path.relative_to("/")
+                there.parent.mkdir(parents=True, exist_ok=True)
+                there.write_text(text, encoding="utf-8")
 
-def read_board_files(transport: Transport, run_prefix: Sequence[str]) -> BoardFiles:
-    """Return what a board tells now.
+
+def read_board_files(
+    transport: Transport, run_prefix: Sequence[str], files: Sequence[str] = FILES
+) -> BoardFiles:
+    """Return what a board tells now, in files that the shell finds by patterns.
 
     Raises:
         DeviceError: The connection broke, or it answers something else.
         RemoteCommandError: Its shell failed.
     """
-    argv: list[Any] = [*run_prefix, "sh", "-c", _SCRIPT]
+    argv: list[Any] = [*run_prefix, "sh", "-c", _SCRIPT, "sh", *files]
     result = transport.send(argv, [], timeout_s=READ_S)
     hint = "its last lines are above; see 'run_prefix' of the device in devices.yaml"
     result.check("reading /proc and /sys", device=transport.name, hint=hint)

@@ -10,7 +10,8 @@ from edgepack.base.schema import NotMeasured
 from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import UsageError
-from edgepack.measure.native.plans import Plan
+from edgepack.native.plans import Plan
+from edgepack.native.sensors import BoardSensors
 from edgepack.records.presets import Preset
 from edgepack.records.run import Conditions, DeviceFacts
 from edgepack.records.topology import Topology
@@ -23,6 +24,8 @@ class ProgramRun:
     result: CommandResult
     before: Conditions
     after: Conditions
+    sensors: BoardSensors | None = None
+    """Those that the program read meanwhile; none where it did not."""
 
 
 class NativeDevice(Protocol):
