@@ -27,7 +27,7 @@ PLATFORMS = {
         "cpp_counters",
         "cpp_aarch64",
     ),
-    "c": ("c_calls", "c_predict"),
+    "c": ("c_calls", "c_predict", "c_measure"),
 }
 """The modules with each platform's proofs, in the order in which they run."""
 

@@ -27,7 +27,12 @@ from edgepack.devices.harness import (
 )
 from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import Transport
-from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
+from edgepack.errors import (
+    RemoteCommandError,
+    UsageError,
+    VariantRefusedError,
+    format_one_line,
+)
 from edgepack.native.cooling import wait_until_cool
 from edgepack.native.documents import (
     Created,
@@ -43,10 +48,12 @@ from edgepack.native.plans import (
     CPU,
     Plan,
     Planner,
+    add_schedule,
     make_canary_plan,
     make_cpu_variant,
 )
 from edgepack.native.program import NativeDevice, limit_arguments, list_arguments
+from edgepack.ondevice.harness.edgepack_load import make_poisson_schedule
 from edgepack.ondevice.harness.edgepack_sampler import compute_energy
 from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.presets import Preset
@@ -161,11 +168,25 @@ class NativeHarness:
         return self._about
 
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
-        """Make one process run."""
-        del seed  # of scenarios that it does not measure
+        """Make one process run.
+
+        Raises:
+            UsageError: The program does not measure the preset's scenario.
+        """
+        scenario = preset.scenario
+        if scenario.name != "single-stream" and self.bundle.manifest.state:
+            raise UsageError(
+                f"without Python a model with a state is a single stream, not {scenario.name}",
+                hint="leave --scenario out",
+                where="--scenario",
+            )
         timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
         plan = self.make_planner(self._find_changed(variant)).plan_goldens()
+        if scenario.queries_per_s is not None:
+            limits = (scenario.queries_per_s, preset.duration_s, preset.iterations)
+            schedule_ns = make_poisson_schedule(*limits, seed)
+            plan = add_schedule(plan, self.device.work, schedule_ns)
         ran = self.device.measure_timed(arguments, plan, timeout_s=timeout_s)
         timed = read_document(TimedAnswer, ran.result, self.device.name)
         sampling: Sampling | NotMeasured = NOT_SAMPLED

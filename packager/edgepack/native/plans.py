@@ -358,6 +358,13 @@ def make_canary_plan(work: str) -> Plan:
     )
 
 
+def add_schedule(plan: Plan, work: str, schedule_ns: Sequence[int]) -> Plan:
+    """Return a plan with the moments at which queries arrive, in nanoseconds from the beginning."""
+    path = f"{work}/schedule.bin"
+    files = {**plan.files, path: np.array(schedule_ns, "<i8").tobytes()}
+    return replace(plan, text=f"{plan.text}schedule {_quote(path)}\n", files=files)
+
+
 def make_cpu_variant(entry: ManifestVariant) -> ManifestVariant:
     """Return a variant as the CPU alone runs it."""
     session = entry.session.model_copy(update={"config": {}})

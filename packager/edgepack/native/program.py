@@ -101,16 +101,22 @@ def list_arguments(preset: Preset) -> list[str]:
     """Return the program's arguments for a preset.
 
     Raises:
-        UsageError: The program does not measure the preset's scenario.
+        UsageError: The program joins no samples.
     """
-    if preset.scenario.name != "single-stream":
-        asked = preset.scenario.name
+    scenario = preset.scenario
+    if scenario.max_batch > 1:
         raise UsageError(
-            f"without Python a device is measured as a single stream, not as {asked}",
-            hint="leave --scenario out",
-            where="--scenario",
+            "without Python a device joins no samples to batches",
+            hint="leave --max-batch out",
+            where="--max-batch",
         )
+    asked: list[str] = []
+    if scenario.name != "single-stream":
+        asked = ["--scenario", scenario.name, "--threads", str(scenario.threads)]
+    if scenario.name == "multi-stream":
+        asked += ["--samples-per-query", str(scenario.samples_per_query)]
     return [
+        *asked,
         *("--duration-s", f"{preset.duration_s:g}"),
         *("--iterations", str(preset.iterations)),
         *("--warm-up-s", f"{preset.warm_up_s:g}"),

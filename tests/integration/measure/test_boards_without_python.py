@@ -41,6 +41,7 @@ from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.measure.tune.searching import TuneQuestion
 from edgepack.measure.tune.tuning import plan_tuning
+from edgepack.ondevice.harness.edgepack_load import make_poisson_schedule
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.records.deciding import Rule
 from edgepack.records.presets import find_preset
@@ -154,6 +155,32 @@ def test_bench_on_a_board_without_python_reports_as_from_one_with_it(
     assert not (provisioned.slash / "data/native/work").exists()
 
 
+@pytest.mark.slow(reason="three measurements on a board")
+def test_scenarios_on_a_board_without_python_are_those_of_the_python_harness(
+    provisioned: Board, bundle: Path
+) -> None:
+    streams = make_scenario("multi-stream", samples_per_query=3)
+    report = bench(bundle, provisioned.device, preset="smoke", scenario=streams)
+    for run in report.runs:
+        assert run.inferences == 3 * len(run.latencies_ns)
+    server = make_scenario("server", queries_per_s=200.0, latency_bound_ms=50.0)
+    report = bench(bundle, provisioned.device, preset="smoke", scenario=server)
+    preset = find_preset("smoke").with_scenario(server)
+    for number, run in enumerate(report.runs):
+        schedule_ns = make_poisson_schedule(200.0, preset.duration_s, preset.iterations, number)
+        assert run.inferences == len(run.latencies_ns) == len(schedule_ns)
+        assert isinstance(run.timed_ns, int)
+        assert run.timed_ns >= schedule_ns[-1]
+        assert min(run.latencies_ns) > 0
+    offline = make_scenario("offline")
+    report = bench(bundle, provisioned.device, preset="smoke", scenario=offline)
+    for run in report.runs:
+        assert run.latencies_ns == [run.timed_ns]
+        assert isinstance(run.inferences, int)
+        assert run.inferences >= find_preset("smoke").with_scenario(offline).iterations
+    assert report.scenario.name == "offline"
+
+
 @pytest.mark.slow(reason="evaluates on a board")
 def test_evaluate_on_a_board_without_python_agrees_with_the_build(
     provisioned: Board, tmp_path: Path
@@ -232,8 +259,8 @@ def test_tuning_is_planned_by_what_a_board_tells_of_its_processors(
 
 @pytest.mark.slow(reason="starts a server of its own")
 def test_what_is_not_measured_without_python_is_said(provisioned: Board, bundle: Path) -> None:
-    offline = make_scenario("offline")
-    with pytest.raises(UsageError, match="as a single stream, not as offline"):
+    offline = make_scenario("offline", max_batch=4)
+    with pytest.raises(UsageError):
         bench(bundle, provisioned.device, preset="smoke", scenario=offline)
     with pytest.raises(PythonMissingError):
         bench(bundle, provisioned.device, preset="smoke", tune=True)

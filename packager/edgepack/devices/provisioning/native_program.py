@@ -27,7 +27,7 @@ TRIPLES = {"x86-64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 """By architecture, as the compilers of Debian and Fedora are named."""
 COMPILE_S = 300.0
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-U_FORTIFY_SOURCE", "-DEDGEPACK_DECLARED")
-_LIBRARIES = ("libm.so.6", "libdl.so.2", "libc.so.6")
+_LIBRARIES = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libc.so.6")
 """What the program loads. The last one has the names."""
 _ALWAYS = ("__libc_start_main", "abort", "raise")
 """What the compiler's own files call."""

@@ -2,6 +2,9 @@
  *
  *     edgepack_measure MODE --plan FILE [--runtime LIBRARY] [--out FILE] [OPTION VALUE ...]
  *
+ * --scenario multi-stream|server|offline measures so, as edgepack_load.py does, in --threads COUNT; queries of
+ * multi-stream have --samples-per-query COUNT, those of server arrive as the plan says. Without it: one stream.
+ *
  * --plugin NAME=LIBRARY registers a provider's library that is not onnxruntime's own.
  *
  * MODE is one of
@@ -48,6 +51,8 @@
  *                                         values of a channel lie behind each other
  *     channels COUNT QUANTITY             so many more channels are of the quantity, from 0
  *     cut OUTPUT AXIS SIZE                before it is compared
+ *     schedule PATH                       when the queries of server arrive: nanoseconds from the beginning,
+ *                                         64-bit, little-endian, ascending
  *     sensor PATH BYTES                   a file of the system's whose beginning measure reads every half
  *                                         second, in a process of its own; not on iOS
  *
@@ -76,9 +81,11 @@
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -105,6 +112,8 @@ enum { MAX_SENSOR_BYTES = 65536, SAMPLER_END_MS = 10000 };
 static const size_t MAX_LATENCIES = 2000000;
 static const int64_t SAMPLE_NS = 500000000;
 static const double STEADY_SPREAD = 0.03, TREND_DEVIATIONS = 1.5, TREND_PER_MINUTE = 0.01;
+/* As edgepack_load.py: how many times the samples that should fill the duration offline has. */
+static const double MORE_SAMPLES = 1.1;
 static const double EQUAL_DB = 200.0, INCOMPARABLE_DB = -200.0, MIN_EQUAL_SHARE = 0.99;
 /* At least, on providers other than the CPU: they compile, move data and raise clocks. */
 static const double COMPILING_WARM_UP_S = 3.0;
@@ -186,20 +195,21 @@ typedef struct {
   size_t session_count;
   Golden *goldens;
   size_t golden_count;
+  char *schedule;
   Sensor *sensors;
   size_t sensor_count;
 } Plan;
 
 typedef struct {
-  const char *mode, *plan, *runtime, *plugin, *out, *profile_prefix;
+  const char *mode, *plan, *runtime, *plugin, *out, *profile_prefix, *scenario;
   double duration_s, warm_up_s, window_s, warm_up_cap_s;
-  size_t iterations;
+  size_t iterations, threads, samples_per_query;
   unsigned at_most_s;
 } Arguments;
 
 typedef struct {
   int64_t *latencies_ns;
-  size_t count;
+  size_t count, inferences;
   int64_t from_ns, to_ns;
 } Timed;
 
@@ -405,6 +415,8 @@ static void read_line(Plan *plan, char **words, size_t count) {
   } else if (golden && !strcmp(what, "cut") && count == 4) {
     Cut cut = {decoded(words[1]), (size_t)number(words[2]), number(words[3])};
     ADD(golden->cuts, golden->cut_count, cut);
+  } else if (!strcmp(what, "schedule") && count == 2) {
+    plan->schedule = decoded(words[1]);
   } else if (!strcmp(what, "sensor") && count == 3) {
     Sensor sensor = {decoded(words[1]), (size_t)number(words[2])};
     if (sensor.bytes > MAX_SENSOR_BYTES) wrong("%s is too long", sensor.path);
@@ -863,7 +875,163 @@ static Timed timed_inferences(const Plan *plan, double duration_s, size_t iterat
     timed.to_ns = now_ns();
     ADD(timed.latencies_ns, timed.count, timed.to_ns - before);
   }
+  timed.inferences = timed.count;
   free(outputs);
+  return timed;
+}
+
+/* ---- scenarios --------------------------------------------------------------------------- */
+
+/* Threads that answer samples in the order of their arrival, of which the caller's is one: as Pool of
+ * edgepack_load.py. */
+typedef struct {
+  const Plan *plan;
+  pthread_t *others;
+  size_t other_count;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  /* Under the lock: how often there was work, how many are still at it, and whether all is done. */
+  size_t round, working;
+  bool ended;
+  /* Of this round. */
+  const int64_t *arrivals_ns;
+  int64_t *answered_ns;
+  size_t count;
+  atomic_size_t next;
+  _Atomic(OrtStatus *) failed;
+} Pool;
+
+static void sleep_until(int64_t moment_ns) {
+  for (int64_t early_ns; (early_ns = moment_ns - now_ns()) > 0;) {
+    struct timespec pause = {(time_t)(early_ns / 1000000000), (long)(early_ns % 1000000000)};
+    nanosleep(&pause, NULL);
+  }
+}
+
+static void answer_waiting(Pool *pool, OrtValue **outputs) {
+  for (;;) {
+    size_t taken = atomic_fetch_add(&pool->next, 1);
+    if (taken >= pool->count || atomic_load(&pool->failed)) return;
+    const Golden *golden = &pool->plan->goldens[taken % pool->plan->golden_count];
+    sleep_until(pool->arrivals_ns[taken]);
+    OrtStatus *status = run(pool->plan, golden, golden->input_values, outputs), *none = NULL;
+    if (status && !atomic_compare_exchange_strong(&pool->failed, &none, status))
+      ort->ReleaseStatus(status);
+    release(pool->plan, outputs);
+    pool->answered_ns[taken] = now_ns();
+  }
+}
+
+static void *work_in(void *given) {
+  Pool *pool = given;
+  OrtValue **outputs = calloc(pool->plan->fetched_count, sizeof *outputs);
+  pthread_mutex_lock(&pool->lock);
+  for (size_t seen = 0;;) {
+    while (pool->round == seen && !pool->ended) pthread_cond_wait(&pool->changed, &pool->lock);
+    if (pool->ended) break;
+    seen = pool->round;
+    pthread_mutex_unlock(&pool->lock);
+    if (outputs) answer_waiting(pool, outputs);
+    pthread_mutex_lock(&pool->lock);
+    pool->working--;
+    pthread_cond_broadcast(&pool->changed);
+  }
+  pthread_mutex_unlock(&pool->lock);
+  free(outputs);
+  return NULL;
+}
+
+static Pool *open_pool(const Plan *plan, size_t threads) {
+  Pool *pool = made(sizeof *pool);
+  pool->plan = plan;
+  pool->others = made(threads * sizeof *pool->others);
+  pthread_mutex_init(&pool->lock, NULL);
+  pthread_cond_init(&pool->changed, NULL);
+  for (; pool->other_count + 1 < threads; pool->other_count++)
+    if (pthread_create(&pool->others[pool->other_count], NULL, work_in, pool))
+      wrong("there is no thread number %zu", pool->other_count + 2);
+  return pool;
+}
+
+static void close_pool(Pool *pool) {
+  pthread_mutex_lock(&pool->lock);
+  pool->ended = true;
+  pthread_cond_broadcast(&pool->changed);
+  pthread_mutex_unlock(&pool->lock);
+  for (size_t index = 0; index < pool->other_count; index++) pthread_join(pool->others[index], NULL);
+  free(pool->others);
+  free(pool);
+}
+
+/* Run a sample for each arrival, write when each was answered, and return when the last was. */
+static int64_t answer_all(Pool *pool, const int64_t *arrivals_ns, int64_t *answered_ns, size_t count) {
+  OrtValue **outputs = made(pool->plan->fetched_count * sizeof *outputs);
+  pthread_mutex_lock(&pool->lock);
+  pool->arrivals_ns = arrivals_ns;
+  pool->answered_ns = answered_ns;
+  pool->count = count;
+  atomic_store(&pool->next, 0);
+  pool->working = pool->other_count;
+  pool->round++;
+  pthread_cond_broadcast(&pool->changed);
+  pthread_mutex_unlock(&pool->lock);
+  answer_waiting(pool, outputs);
+  free(outputs);
+  pthread_mutex_lock(&pool->lock);
+  while (pool->working) pthread_cond_wait(&pool->changed, &pool->lock);
+  pthread_mutex_unlock(&pool->lock);
+  check(atomic_load(&pool->failed), "inference");
+  int64_t last = 0;
+  for (size_t index = 0; index < count; index++)
+    if (answered_ns[index] > last) last = answered_ns[index];
+  return last;
+}
+
+/* Answer one query with all samples. */
+static Timed run_offline(Pool *pool, size_t samples) {
+  int64_t *arrivals_ns = made(samples * sizeof *arrivals_ns);
+  int64_t *answered_ns = made(samples * sizeof *answered_ns);
+  Timed timed = {.inferences = samples, .from_ns = now_ns()};
+  for (size_t index = 0; index < samples; index++) arrivals_ns[index] = timed.from_ns;
+  timed.to_ns = answer_all(pool, arrivals_ns, answered_ns, samples);
+  ADD(timed.latencies_ns, timed.count, timed.to_ns - timed.from_ns);
+  free(arrivals_ns), free(answered_ns);
+  return timed;
+}
+
+/* Answer queries of several samples for a duration, and at least so many. */
+static Timed run_multi_stream(Pool *pool, const Arguments *arguments) {
+  size_t samples = arguments->samples_per_query;
+  int64_t *arrivals_ns = made(samples * sizeof *arrivals_ns);
+  int64_t *answered_ns = made(samples * sizeof *answered_ns);
+  Timed timed = {.from_ns = now_ns()};
+  timed.to_ns = timed.from_ns;
+  int64_t end = timed.from_ns + (int64_t)(arguments->duration_s * 1e9);
+  while (timed.to_ns < end || timed.count < arguments->iterations) {
+    int64_t before = now_ns();
+    for (size_t index = 0; index < samples; index++) arrivals_ns[index] = before;
+    timed.to_ns = answer_all(pool, arrivals_ns, answered_ns, samples);
+    ADD(timed.latencies_ns, timed.count, timed.to_ns - before);
+  }
+  timed.inferences = timed.count * samples;
+  free(arrivals_ns), free(answered_ns);
+  return timed;
+}
+
+/* Answer queries that arrive at the moments of the plan's schedule. */
+static Timed run_server(Pool *pool) {
+  Tensor schedule = {.path = pool->plan->schedule};
+  if (!schedule.path) wrong("server needs a schedule");
+  read_data(&schedule);
+  Timed timed = {.count = schedule.bytes / sizeof(int64_t), .from_ns = now_ns()};
+  int64_t *arrivals_ns = schedule.data, started = timed.from_ns;
+  timed.inferences = timed.count;
+  timed.latencies_ns = made(timed.count * sizeof *timed.latencies_ns);
+  for (size_t index = 0; index < timed.count; index++) arrivals_ns[index] += started;
+  timed.to_ns = answer_all(pool, arrivals_ns, timed.latencies_ns, timed.count);
+  for (size_t index = 0; index < timed.count; index++)
+    timed.latencies_ns[index] -= arrivals_ns[index];
+  free(schedule.data);
   return timed;
 }
 
@@ -1135,14 +1303,39 @@ static int64_t create(Plan *plan, void *runtime) {
   return now_ns() - began;
 }
 
+static void check_count(double expected) {
+  if (expected <= (double)MAX_LATENCIES) return;
+  fprintf(stderr, "a process run would have about %.0f queries or samples, and %zu can be kept\n",
+          expected, MAX_LATENCIES);
+  leave(TOO_MANY);
+}
+
+static Timed in_scenario(const Plan *plan, const Arguments *arguments, double warm_ns) {
+  Pool *pool = open_pool(plan, arguments->threads);
+  Timed timed, rehearsed = run_offline(pool, WINDOW_ITERATIONS);
+  if (!strcmp(arguments->scenario, "multi-stream")) {
+    size_t samples = arguments->samples_per_query;
+    double turns = (double)samples / fmin((double)samples, (double)arguments->threads);
+    check_count(arguments->duration_s * 1e9 / fmax(1.0, warm_ns * turns));
+    timed = run_multi_stream(pool, arguments);
+  } else if (!strcmp(arguments->scenario, "server")) {
+    timed = run_server(pool);
+  } else {
+    double sample_ns = (double)(rehearsed.to_ns - rehearsed.from_ns) / WINDOW_ITERATIONS;
+    double samples = ceil(MORE_SAMPLES * arguments->duration_s * 1e9 / fmax(1.0, sample_ns));
+    samples = fmax((double)arguments->iterations, samples);
+    check_count(samples);
+    timed = run_offline(pool, (size_t)samples);
+  }
+  free(rehearsed.latencies_ns);
+  close_pool(pool);
+  return timed;
+}
+
 static Timed measured(const Plan *plan, const Arguments *arguments, WarmUp *warm) {
   *warm = warm_up(plan, arguments);
-  double expected = arguments->duration_s * 1e9 / fmax(1.0, warm->median_ns);
-  if (expected > (double)MAX_LATENCIES) {
-    fprintf(stderr, "a process run would have about %.0f queries or samples, and %zu can be kept\n",
-            expected, MAX_LATENCIES);
-    leave(TOO_MANY);
-  }
+  if (arguments->scenario) return in_scenario(plan, arguments, warm->median_ns);
+  check_count(arguments->duration_s * 1e9 / fmax(1.0, warm->median_ns));
   return timed_inferences(plan, arguments->duration_s, arguments->iterations);
 }
 
@@ -1157,7 +1350,7 @@ static void measure(Plan *plan, void *runtime, const Arguments *arguments) {
   WarmUp warm = {0};
   Timed timed = {0};
   bool timing = !strcmp(arguments->mode, "measure");
-  char *sampled = NULL;
+  const char *sampled = NULL;
   if (timing) {
     begin_sampling();
     timed = measured(plan, arguments, &warm);
@@ -1170,7 +1363,7 @@ static void measure(Plan *plan, void *runtime, const Arguments *arguments) {
     fprintf(out, ",\"warm_up_iterations\":%zu,\"steady\":%s,\"timed_from_ns\":%lld,"
                  "\"timed_to_ns\":%lld,\"inferences\":%zu,\"latencies_ns\":[",
             warm.iterations, warm.steady ? "true" : "false", (long long)timed.from_ns,
-            (long long)timed.to_ns, timed.count);
+            (long long)timed.to_ns, timed.inferences);
     for (size_t index = 0; index < timed.count; index++)
       fprintf(out, "%s%lld", index ? "," : "", (long long)timed.latencies_ns[index]);
     fputc(']', out);
@@ -1353,6 +1546,7 @@ static double positive(const char *option, const char *text) {
 static Arguments parse(int argc, char **argv) {
   Arguments found = {.duration_s = 10, .warm_up_s = 1, .window_s = 1, .warm_up_cap_s = 60};
   found.iterations = 130;
+  found.threads = found.samples_per_query = 1;
   if (argc < 2 || argc % 2) wrong("give a mode, and a value for each option");
   found.mode = argv[1];
   for (int index = 2; index < argc; index += 2) {
@@ -1362,6 +1556,10 @@ static Arguments parse(int argc, char **argv) {
     else if (!strcmp(option, "--plugin")) found.plugin = value;
     else if (!strcmp(option, "--out")) found.out = value;
     else if (!strcmp(option, "--profile-prefix")) found.profile_prefix = value;
+    else if (!strcmp(option, "--scenario")) found.scenario = value;
+    else if (!strcmp(option, "--threads")) found.threads = (size_t)positive(option, value);
+    else if (!strcmp(option, "--samples-per-query"))
+      found.samples_per_query = (size_t)positive(option, value);
     else if (!strcmp(option, "--duration-s")) found.duration_s = positive(option, value);
     else if (!strcmp(option, "--iterations")) found.iterations = (size_t)positive(option, value);
     else if (!strcmp(option, "--warm-up-s")) found.warm_up_s = positive(option, value);
@@ -1371,6 +1569,10 @@ static Arguments parse(int argc, char **argv) {
     else wrong("there is no option %s", option);
   }
   if (!found.iterations) wrong("--iterations is 0");
+  if (!found.threads || !found.samples_per_query) wrong("--threads or --samples-per-query is 0");
+  if (found.scenario && strcmp(found.scenario, "multi-stream") &&
+      strcmp(found.scenario, "server") && strcmp(found.scenario, "offline"))
+    wrong("there is no scenario %s", found.scenario);
   return found;
 }
 
