@@ -24,6 +24,8 @@ from tests.lab.commands import Finished, run_each, run_one, say, started
 from tests.lab.findings import Findings
 from tests.lab.host import LabError
 from tests.lab.kinds import CPU
+from tests.native.programs import find_library
+from tests.support.servers.dropbear_server import DropbearServer, add_libraries, require_dropbear
 
 PRESET = "quick"
 METRIC_TOLERANCE = 0.01
@@ -32,6 +34,7 @@ METRIC_TOLERANCE = 0.01
 # Emulated programs start several times slower than real ones, and the host may be busy.
 SHORT_S = 300.0
 LONG_S = 1200.0
+BUSYBOX_TARGET = "linux-x86-64"
 END_S = 30.0
 """How long programs on a board may take to end once nobody listens any more."""
 
@@ -95,7 +98,8 @@ def walk(lab: Lab, *, every_variant: bool = False) -> None:
     """
     steps: list[Callable[[Lab], None]] = [
         add, provision, build, push, prove, bench, *([bench_all] if every_variant else []),
-        evaluate, prove_target, break_off, without_python, look_back,
+        evaluate, prove_target, break_off, without_python, busybox,
+        look_back,
     ]  # fmt: skip
     for step in steps:
         began = time.monotonic()
@@ -399,6 +403,38 @@ def without_python(lab: Lab) -> None:
     done = run_one(argv, timeout_s=LONG_S)
     lab.succeed("evaluated without Python", {name: done})
     _look_at_evaluation(lab, board, done.document())
+
+
+def busybox(lab: Lab) -> None:
+    """Push to a board of busybox and dropbear on this machine's processor, and measure there."""
+    name, project = "busybox", str(find_example_dir() / "edgepack.yaml")
+    require_dropbear()
+    with DropbearServer(lab.out.parent / name, bare=True) as server:
+        add_libraries(server.board, find_library())  # libstdc++, as images of boards have it
+        made = lab.out / name
+        words = ["add", name, f"root@{server.host}", "--port", str(server.port)]
+        words += ["--key", str(server.client_key_path), "--target", BUSYBOX_TARGET]
+        words += ["--fingerprint", server.host_key_fingerprint]
+        building = ["build", "--project", project, "--target", BUSYBOX_TARGET, "--out", str(made)]
+        lab.succeed("built", {name: run_one(building, timeout_s=LONG_S)})
+        [bundle] = (str(path) for path in made.iterdir() if path.is_dir())
+        for what, argv in (
+            ("added", ["device", *words]),
+            ("check finds nothing to mend", ["device", "check", name]),
+            ("provisioned", ["device", "provision", name]),
+            ("pushed, and tried before the switch", ["push", bundle, "--device", name]),
+        ):
+            lab.succeed(what, {name: run_one(argv, timeout_s=LONG_S)})
+        current = list(server.board.glob("root/.local/share/edgepack/*/current"))
+        lab.findings.expect(f"{name}: a release is current", len(current) == 1)
+        asked = ["bench", bundle, "--device", name, "--preset", PRESET, "--json"]
+        report = run_one(asked, timeout_s=LONG_S).document()
+        sampled = [len(run["sampling"]["samples"]) for run in report["runs"]]
+        lab.findings.expect(f"{name}: sensors are read during each run", min(sampled) > 1, sampled)
+        said = report["facts"]["python"]
+        lab.findings.expect(f"{name}: no Python measured it", said.startswith("none"), said)
+        asked = ["evaluate", bundle, "--device", name, "--project", project, "--json"]
+        lab.succeed("evaluated", {name: run_one(asked, timeout_s=LONG_S)})
 
 
 def look_back(lab: Lab) -> None:

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def test_scenarios_on_a_board_without_python_are_those_of_the_python_harness(
         assert run.inferences == len(run.latencies_ns) == len(schedule_ns)
         assert isinstance(run.timed_ns, int)
         assert run.timed_ns >= schedule_ns[-1]
-        assert min(run.latencies_ns) > 0
+        assert 0 < median(run.latencies_ns) < run.timed_ns / 10
     offline = make_scenario("offline")
     report = bench(bundle, provisioned.device, preset="smoke", scenario=offline)
     for run in report.runs:

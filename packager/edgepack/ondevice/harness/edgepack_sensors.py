@@ -32,6 +32,11 @@ GPUS = ("gpu", "ga10b", "gv11b", "gp10b", "gm20b")
 """Last parts of the names of devfreq devices that are a GPU; all but the first a Jetson's."""
 
 
+def read_clock_ns() -> int:
+    """Return the monotonic time in nanoseconds."""
+    return time.monotonic_ns()
+
+
 class Sensors:
     """All sensors of this machine, opened once.
 
@@ -39,22 +44,22 @@ class Sensors:
         root: Of the file system.
         gpus: Those of the driver that compute.
         clock: The monotonic time in nanoseconds.
-        ask: What a program prints, see :func:`edgepack_sysfs.read_output`.
+        ask: Returns what a program prints; by default :func:`edgepack_sysfs.read_output`.
     """
 
     def __init__(
         self,
         root: Path = sysfs.ROOT,
         gpus: Sequence[nvml.Gpu] = (),
-        clock: Callable[[], int] = time.monotonic_ns,
-        ask: Callable[..., str] = sysfs.read_output,
+        clock: Callable[[], int] = read_clock_ns,
+        ask: Optional[Callable[..., str]] = None,
     ) -> None:
         self._clock = clock
         self._groups = [
             _Temperatures(root),
             _Clocks(root),
             _Power(root, clock),
-            _Throttling(root, clock, ask),
+            _Throttling(root, clock, ask or sysfs.read_output),
             _Load(root),
         ]
         self.unknown: Dict[str, str] = {}
