@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.native.run [cpp] [c] [PROGRAM ...]
+    python -m tests.native.run [cpp] [c] [packages] [PROGRAM ...]
 
 As :mod:`tests.mobile.run`, with the modules beside this file. Needs g++ or clang++, and the
 onnxruntime wheel that edgepack itself uses, whose library is opened.
@@ -28,6 +28,7 @@ PLATFORMS = {
         "cpp_aarch64",
     ),
     "c": ("c_calls", "c_predict", "c_measure"),
+    "packages": ("packages_cmake",),
 }
 """The modules with each platform's proofs, in the order in which they run."""
 

@@ -40,7 +40,7 @@ MAY_USE = {
     ),
     "trying": "base ondevice model project bundle samples metrics results",
     "serving": "ondevice",
-    "fleets": "base bundle registry",
+    "fleets": "base model project bundle registry",
     "measure": (
         "base ondevice model project backends bundle samples metrics records devices "
         "native deploy steps builder"

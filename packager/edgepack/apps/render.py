@@ -96,6 +96,10 @@ class BundleContext:
     bundle_id: str
     name: str
     version: str
+    number: str
+    """The version's leading numbers, such as ``1.0`` of ``1.0-rc1``; 0 where it has none."""
+    macro: str
+    """What C++ calls the bundle's folder, an identifier."""
     target_title: str
     inputs: tuple[str, ...]
     """A line of Markdown for each, like the outputs'."""

@@ -17,7 +17,7 @@ from edgepack.builder.model_files import ModelFiles, list_ort_operators
 from edgepack.builder.service_files import has_service
 from edgepack.bundle.manifest import Accuracy, BundleFile, Simulated
 from edgepack.model.facts import TensorSpec
-from edgepack.project.identifiers import make_comment
+from edgepack.project.identifiers import find_version_number, make_comment, make_macro
 from edgepack.project.inputs import Documented
 from edgepack.project.profile import Profile
 from edgepack.steps.graph.ort_format import OPERATORS
@@ -41,6 +41,8 @@ def make_bundle_context(
         bundle_id=f"{project.name}-{project.version}-{profile.id}",
         name=project.name,
         version=project.version,
+        number=find_version_number(project.version),
+        macro=make_macro(project.name),
         target_title=profile.title,
         inputs=tuple(_format_tensor(spec, project.inputs.get(spec.name)) for spec in inputs),
         outputs=tuple(_format_tensor(spec, project.outputs.get(spec.name)) for spec in outputs),

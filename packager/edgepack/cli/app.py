@@ -161,14 +161,21 @@ def build(
         bool,
         typer.Option("--service", help="Add what serves Linux bundles: container, systemd unit."),
     ] = False,
+    deb: Annotated[
+        bool, typer.Option("--deb", help="Also export Linux bundles as Debian packages, into OUT.")
+    ] = False,
+    ipk: Annotated[
+        bool, typer.Option("--ipk", help="Also export Linux bundles as opkg's packages, into OUT.")
+    ] = False,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
     from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.building import build_pipeline, build_projects, print_build
+    from edgepack.cli.building import build_pipeline, build_projects, package_bundles, print_build
     from edgepack.cli.printing import print_json, print_plan
 
+    packages = {"--deb": deb, "--ipk": ipk}
     if models and len(models) > 1:
         build_projects(
             models,
@@ -178,6 +185,7 @@ def build(
                 "--aar": aar,
                 "--jars": jars,
                 "--python": python,
+                **packages,
             },
             lambda: api.build_projects(
                 models,
@@ -206,6 +214,7 @@ def build(
                 "--aar": aar,
                 "--jars": jars,
                 "--python": python,
+                **packages,
             },
             lambda: api.build_pipeline(
                 project,
@@ -257,6 +266,7 @@ def build(
         print_json(result)
     else:
         print_build(result, verbose=verbose)
+    package_bundles(result, packages, out, as_json=as_json)
     result.require_all()
 
 
@@ -301,6 +311,7 @@ app.command(
 )(try_bundle)
 app.command(
     epilog="Examples: edgepack export dist/detector-1.0.0-raspberry-pi --format deb  |  "
+    "edgepack export dist/detector-1.0.0-raspberry-pi --format ipk --depends libonnxruntime1  |  "
     "edgepack export dist/detector-1.0.0-raspberry-pi --format mender --compatible rpi4  |  "
     "edgepack export dist/detector-1.0.0-raspberry-pi --format rauc --compatible my-board "
     "--slot appfs --key key.pem --cert cert.pem"

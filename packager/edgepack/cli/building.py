@@ -40,6 +40,25 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
 
 
+def package_bundles(
+    result: api.BuildResult, asked: Mapping[str, bool], out: Path, *, as_json: bool
+) -> None:
+    """Export what was built, as ``edgepack export`` does, and write where it is.
+
+    Args:
+        result: What was built.
+        asked: By option, whether it was given.
+        out: Where packages go.
+        as_json: Write no lines.
+    """
+    forms: dict[str, api.ExportFormat] = {"--deb": "deb", "--ipk": "ipk"}
+    for option, form in forms.items():
+        for built in result.bundles if asked[option] else ():
+            exported = api.export_bundle(built.bundle.path, form, out)
+            if not as_json:
+                write_line(str(exported.path))
+
+
 def build_projects(
     paths: Sequence[Path],
     refused: Mapping[str, object],

@@ -32,11 +32,27 @@ def export(
         Path | None, typer.Option(help="The private key that signs, for RAUC and Mender.")
     ] = None,
     cert: Annotated[Path | None, typer.Option(help="The key's certificate, for RAUC.")] = None,
+    depends: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PACKAGE", help="What a deb, ipk or recipe depends on; repeat for more."
+        ),
+    ] = None,
+    vendor_runtime: Annotated[
+        Path | None,
+        typer.Option(metavar="LIBRARY", help="The libonnxruntime.so that a deb or ipk brings."),
+    ] = None,
+    maintainer: Annotated[
+        str, typer.Option(metavar="'NAME <ADDRESS>'", help="Who answers for a deb or ipk.")
+    ] = "",
+    copyright_file: Annotated[
+        Path | None, typer.Option("--copyright", help="The copyright file of a deb or ipk.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a bundle as a package that your fleet manager takes, with the self-test as its hook.
 
-    An OCI layout has none: devices that pull test what they get.
+    An OCI layout and a recipe have none: devices that pull test what they get.
     """
     from edgepack.cli.printing import print_json, write_line
 
@@ -44,7 +60,16 @@ def export(
         bundle,
         form,
         to,
-        api.ExportSettings(compatible=compatible or [], slot=slot, key=key, cert=cert),
+        api.ExportSettings(
+            compatible=compatible or [],
+            slot=slot,
+            key=key,
+            cert=cert,
+            depends=depends or [],
+            vendor_runtime=vendor_runtime,
+            maintainer=maintainer,
+            copyright=copyright_file,
+        ),
     )
     if as_json:
         print_json(exported)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from edgepack.bundle.archive import open_folder
 from edgepack.bundle.reading import AnyBundle, verify_any
 from edgepack.errors import UsageError
-from edgepack.fleets.deb import write_deb
 from edgepack.fleets.forms import ExportFormat
 from edgepack.fleets.mender import write_mender
+from edgepack.fleets.packages import PackageSettings, write_package
 from edgepack.fleets.rauc import write_rauc
+from edgepack.fleets.yocto import write_recipe
+from edgepack.project.profile import find_target_files, load_profile
 from edgepack.registry.layout import write_layout
 
 
@@ -28,10 +30,20 @@ class ExportSettings:
     """The private key that signs: needed by RAUC, possible for Mender."""
     cert: Path | None = None
     """The certificate of that key, for RAUC."""
+    depends: list[str] = field(default_factory=list)
+    """The packages that a package needs, such as one of onnxruntime."""
+    vendor_runtime: Path | None = None
+    """A libonnxruntime.so for the target, which lies in the package then."""
+    maintainer: str = ""
+    """Who answers for a package: ``Name <address>``."""
+    copyright: Path | None = None
+    """A package's ``copyright`` file. By default it says that the model's licence is not known."""
 
 
+_OF_PACKAGES = dict.fromkeys(("depends", "vendor_runtime", "maintainer", "copyright"), "")
 _NEEDS: dict[ExportFormat, dict[str, str]] = {
-    "deb": {},
+    "deb": _OF_PACKAGES,
+    "ipk": _OF_PACKAGES,
     "mender": {
         "compatible": "name the device types that take it, as your devices have them",
         "key": "",
@@ -43,8 +55,13 @@ _NEEDS: dict[ExportFormat, dict[str, str]] = {
         "key": "RAUC takes signed bundles only: name the private key",
         "cert": "name the certificate of the key, which the devices' keyring trusts",
     },
+    "yocto": {"depends": ""},
 }
 """What each format takes, with a hint where it must be given."""
+
+
+_NOBODY = "Unknown <root@localhost>"
+"""The maintainer of a package that names none, which lintian does not accept."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +84,11 @@ def export_bundle(
 
     Args:
         bundle: Its folder or archive, of a Linux target.
-        form: ``deb``: a Debian package; ``mender``: an artifact of Mender with its update module;
-            ``rauc``: a bundle of RAUC; ``oci``: an OCI image layout, which tools such as skopeo
-            bring to a registry.
+        form: ``deb`` and ``ipk``: a package of Debian or opkg; ``mender``: an artifact of Mender
+            with its update module; ``rauc``: a bundle of RAUC; ``oci``: an OCI image layout, which
+            tools such as skopeo bring to a registry; ``yocto``: a recipe with its archive.
         to: The folder to write into.
-        settings: What Mender and RAUC need to know beside it.
+        settings: What the form needs to know beside it.
 
     Raises:
         UsageError: The bundle is not for Linux, or a setting is missing or not the format's.
@@ -98,22 +115,50 @@ def _write(found: AnyBundle, form: ExportFormat, to: Path, settings: ExportSetti
     if form == "rauc" and settings.key and settings.cert:
         signer = (settings.key, settings.cert)
         return write_rauc(found, to, settings.compatible[0], settings.slot, signer)
-    return write_layout(found, to) if form == "oci" else write_deb(found, to)
+    if form == "oci":
+        return write_layout(found, to)
+    _require_linux(found)
+    if form in {"deb", "ipk"}:
+        maintainer = settings.maintainer or _NOBODY
+        return write_package(
+            found,
+            form,
+            to,
+            PackageSettings(
+                settings.depends, maintainer, settings.copyright, settings.vendor_runtime
+            ),
+        )
+    return write_recipe(found, to, settings.depends)
+
+
+def _require_linux(found: AnyBundle) -> None:
+    """Raise UsageError for a bundle of a target that has no packages of Linux.
+
+    A target that is not known here is what its family says.
+    """
+    target = found.manifest.target
+    if target in find_target_files() and load_profile(target).device.os != "linux":
+        raise UsageError(
+            f"{found.manifest.name} is for {load_profile(target).title}, which takes no packages"
+            " of Linux",
+            hint="build it for a Linux target and export that, or use --format oci",
+        )
 
 
 def _check_settings(form: ExportFormat, settings: ExportSettings) -> None:
     """Raise UsageError for what a format needs and has not, and for what it would ignore."""
-    for name, needed in _NEEDS[form].items():
-        if needed and not getattr(settings, name):
+    for each in fields(settings):
+        given, needed = getattr(settings, each.name), _NEEDS[form].get(each.name)
+        option = f"--{each.name.replace('_', '-')}"
+        if needed and not given:
             raise UsageError(
-                f"a package of the format {form} needs --{name}", hint=needed, where=f"--{name}"
+                f"a package of the format {form} needs {option}", hint=needed, where=option
             )
-    for name in ("compatible", "slot", "key", "cert"):
-        if getattr(settings, name) and name not in _NEEDS[form]:
+        if given and needed is None:
             raise UsageError(
-                f"a package of the format {form} has no {name}",
-                hint=f"leave --{name} out",
-                where=f"--{name}",
+                f"a package of the format {form} has no {option.strip('-')}",
+                hint=f"leave {option} out",
+                where=option,
             )
     if form == "rauc" and len(settings.compatible) > 1:
         raise UsageError(

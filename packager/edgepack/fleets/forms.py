@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-ExportFormat = Literal["deb", "mender", "oci", "rauc"]
+ExportFormat = Literal["deb", "ipk", "mender", "oci", "rauc", "yocto"]

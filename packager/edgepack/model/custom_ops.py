@@ -47,8 +47,8 @@ def find_registered() -> Path | None:
     return _Here.library
 
 
-def explain_unusable(data: bytes, architecture: str) -> str:
-    """Return why a file is no library of custom operators for an architecture; empty if it may be.
+def explain_unusable(data: bytes, architecture: str, function: str = REGISTER) -> str:
+    """Return why a file is no library with a function for an architecture; empty if it may be.
 
     A library that names the function to call somewhere may still not export it: only loading shows
     that, which is done for this machine's library.
@@ -56,6 +56,7 @@ def explain_unusable(data: bytes, architecture: str) -> str:
     Args:
         data: The file's bytes.
         architecture: ``x86-64`` or ``aarch64``.
+        function: Its name; by default the one that onnxruntime calls for custom operators.
     """
     if len(data) < _HEADER.size or not data.startswith(b"\x7fELF"):
         return "it is no ELF file, which shared libraries of Linux are"
@@ -66,8 +67,8 @@ def explain_unusable(data: bytes, architecture: str) -> str:
         return f"it is built for {found}, not for {architecture}"
     if kind != _SHARED:
         return f"it is no shared library (ELF type {kind})"
-    if b"\0" + REGISTER.encode() + b"\0" not in data:
-        return f"it does not export the function {REGISTER}, which onnxruntime calls"
+    if b"\0" + function.encode() + b"\0" not in data:
+        return f"it does not export the function {function}, which has to be there"
     return ""
 
 

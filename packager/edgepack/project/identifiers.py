@@ -126,6 +126,20 @@ def make_package_segment(name: str) -> str:
     return f"{segment}_" if is_reserved_in_packages(segment) else segment
 
 
+def make_macro(name: str) -> str:
+    """Return what C++ calls the folder of a project's bundle: ``EDGEPACK_BUNDLE_CLASSIFIER``."""
+    return f"EDGEPACK_BUNDLE_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+
+
+def find_version_number(version: str) -> str:
+    """Return the numbers with which a version begins, at most four; 0 where it has none.
+
+    CMake compares such versions alone: cmake(1), ``find_package``.
+    """
+    found = re.match(r"\d+(\.\d+){0,3}", version)
+    return found[0] if found else "0"
+
+
 def is_reserved_in_packages(segment: str) -> bool:
     """Say whether Kotlin or Java keeps a word that a package's name would hold."""
     return segment in _KOTLIN_WORDS | _JAVA_WORDS

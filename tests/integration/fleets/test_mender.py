@@ -20,7 +20,7 @@ from edgepack.fleets.export import ExportSettings, export_bundle
 from edgepack.ondevice.agent.edgepack_mender import read_settings
 
 from tests.chaos.disks import can_mount
-from tests.integration.fleets.test_deb import ask, break_goldens
+from tests.integration.fleets.test_packages import ask, break_goldens
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.tools import require_tool, unpack
 

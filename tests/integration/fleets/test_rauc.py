@@ -13,7 +13,7 @@ import pytest
 from edgepack.errors import ToolError, UsageError
 from edgepack.fleets.export import ExportSettings, export_bundle
 
-from tests.integration.fleets.test_deb import ask, break_goldens
+from tests.integration.fleets.test_packages import ask, break_goldens
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.tools import require_tool, unpack
 

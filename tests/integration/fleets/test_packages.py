@@ -1,4 +1,4 @@
-"""``edgepack export --format deb``: dpkg installs it, and its hook stops wrong bundles."""
+"""Packages of bundles, and recipes: dpkg installs them, and the hook stops wrong bundles."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from edgepack.bundle.archive import write_archive
 from edgepack.cli.main import run
-from edgepack.errors import BundleError, UsageError
-from edgepack.fleets.export import export_bundle
+from edgepack.errors import BundleError, ToolError, UsageError
+from edgepack.fleets import packages
+from edgepack.fleets.export import ExportSettings, export_bundle
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
-from tests.support.servers.tools import require_tool
+from tests.support.servers.tools import require_tool, unpack
 
 
 @pytest.fixture(autouse=True)
@@ -263,3 +265,147 @@ def test_bundle_when_it_was_altered_or_is_a_phones_is_refused(
     with pytest.raises(UsageError, match="is for web"):
         export_bundle(bundle, "deb", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+X86_64, AARCH64 = 62, 183
+
+
+def write_runtime(path: Path, machine: int = X86_64, entry: bytes = b"OrtGetApiBase") -> Path:
+    """Write what an ELF library has at its beginning, and the name of a function."""
+    header = b"\x7fELF" + bytes([2, 1]) + bytes(10) + bytes([3, 0, machine, 0])
+    path.write_bytes(header + bytes(44) + b"\0" + entry + b"\0")
+    return path
+
+
+def test_runtime_when_it_is_vendored_lies_where_cpp_looks(bundle: Path, tmp_path: Path) -> None:
+    library = write_runtime(tmp_path / "any.so")
+    settings = ExportSettings(vendor_runtime=library, depends=["libfoo1 (>= 2)"])
+    path = export_bundle(bundle, "deb", tmp_path / "out", settings).path
+    assert path.name == f"{PACKAGE}_1.0.0_amd64.deb"
+    assert "libfoo1 (>= 2), libc6" in ask("dpkg-deb", "-f", path, "Depends")
+    ask("dpkg-deb", "-x", path, tmp_path / "raw")
+    place = tmp_path / "raw/usr/lib/edgepack/tiny/cpp/lib/libonnxruntime.so.1"
+    assert place.read_bytes() == library.read_bytes()
+    assert "Microsoft" in (tmp_path / f"raw/usr/share/doc/{PACKAGE}/copyright").read_text()
+    ipk = export_bundle(bundle, "ipk", tmp_path / "out", settings).path
+    assert ipk.name == f"{PACKAGE}_1.0.0_x86_64.ipk"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"machine": AARCH64}, "it is built for aarch64, not for x86-64"),
+        ({"machine": 8}, "it is built for another processor"),
+        ({"entry": b"Other"}, "it does not export the function OrtGetApiBase"),
+        (b"text", "it is no ELF file"),
+        (None, "it cannot be read: No such file or directory"),
+    ],
+)
+def test_runtime_when_it_is_none_for_the_target_is_refused(
+    bundle: Path, tmp_path: Path, given: Any, said: str
+) -> None:
+    library = tmp_path / "libonnxruntime.so"
+    if isinstance(given, bytes):
+        library.write_bytes(given)
+    elif given:
+        write_runtime(library, **given)
+    with pytest.raises(UsageError, match=said) as caught:
+        export_bundle(bundle, "deb", tmp_path / "out", ExportSettings(vendor_runtime=library))
+    assert caught.value.where == "--vendor-runtime"
+    assert not (tmp_path / "out").exists()
+
+
+def test_runtime_when_the_target_is_not_known_is_refused(bundle: Path, tmp_path: Path) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(target="linux-other"))
+    settings = ExportSettings(vendor_runtime=write_runtime(tmp_path / "any.so"))
+    with pytest.raises(UsageError, match="linux-other"):
+        export_bundle(bundle, "deb", tmp_path / "out", settings)
+
+
+@pytest.mark.parametrize("form", ["deb", "ipk", "yocto"])
+def test_bundle_when_it_is_for_macos_is_no_package(bundle: Path, tmp_path: Path, form: Any) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(target="macos-arm64"))
+    with pytest.raises(UsageError, match=r"tiny is for .*, which takes no packages of Linux"):
+        export_bundle(bundle, form, tmp_path / "out")
+
+
+def test_package_when_nfpm_is_not_installed_says_how_to_get_it(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ToolError, match="nfpm, which is not installed") as caught:
+        export_bundle(bundle, "deb", tmp_path / "out")
+    assert "edgepack[packages]" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (ExportSettings(maintainer="A\nEssential: yes"), "is no line of a package"),
+        (ExportSettings(depends=["libfoo1\nEssential: yes"]), "is no line of a package"),
+        (ExportSettings(copyright=Path("/nowhere/copyright")), "/nowhere/copyright"),
+    ],
+)
+def test_setting_when_a_package_cannot_have_it_is_refused(
+    bundle: Path, tmp_path: Path, settings: ExportSettings, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        export_bundle(bundle, "deb", tmp_path / "out", settings)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_setting_when_it_is_of_other_forms_is_refused(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="of the format oci has no vendor-runtime"):
+        export_bundle(bundle, "oci", tmp_path, ExportSettings(vendor_runtime=tmp_path))
+
+
+def test_ipk_when_it_is_unpacked_has_the_bundle_and_the_hook(bundle: Path, tmp_path: Path) -> None:
+    settings = ExportSettings(maintainer="Ada <ada@example.com>", depends=["onnxruntime"])
+    first = export_bundle(bundle, "ipk", tmp_path / "one", settings).path
+    assert first.name == f"{PACKAGE}_1.0.0_all.ipk"
+    os.utime(bundle / "manifest.json", (1, 1))
+    second = export_bundle(bundle, "ipk", tmp_path / "two", settings).path
+    assert second.read_bytes() == first.read_bytes()
+    with tarfile.open(first) as outer:
+        assert {name.removeprefix("./") for name in outer.getnames()} == {
+            "debian-binary", "control.tar.gz", "data.tar.gz",
+        }  # fmt: skip
+        unpack(outer, tmp_path)
+    for name in ("control", "data"):
+        with tarfile.open(tmp_path / f"{name}.tar.gz") as inner:
+            unpack(inner, tmp_path / name)
+    lines = (tmp_path / "control/control").read_text().splitlines()
+    for line in (f"Package: {PACKAGE}", "Version: 1.0.0", "Depends: onnxruntime"):
+        assert line in lines
+    assert "/usr/lib/edgepack/tiny" in (tmp_path / "control/postinst").read_text()
+    place = tmp_path / "data/usr/lib/edgepack/tiny"
+    for path in (path for path in bundle.rglob("*") if path.is_file()):
+        assert (place / path.relative_to(bundle)).read_bytes() == path.read_bytes()
+
+
+def test_hook_when_opkg_makes_an_image_tests_nothing(bundle: Path, tmp_path: Path) -> None:
+    change_manifest(bundle, break_goldens)
+    ask("dpkg-deb", "-R", export_bundle(bundle, "deb", tmp_path).path, tmp_path / "raw")
+    argv = [tmp_path / "raw/DEBIAN/postinst", "configure"]
+    done = subprocess.run(
+        argv, env={"D": "/image", "PATH": os.environ["PATH"]}, capture_output=True, check=True,
+        text=True,
+    )  # fmt: skip
+    assert "not tested" in done.stderr
+
+
+def test_recipe_when_it_is_written_has_the_archive_and_its_hash(
+    bundle: Path, tmp_path: Path
+) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(name="My_Detector", version="1.0-rc1"))
+    path = export_bundle(bundle, "yocto", tmp_path, ExportSettings(depends=["libfoo"])).path
+    assert path == tmp_path / "edgepack-my-detector/edgepack-my-detector_1.0~rc1.bb"
+    text = path.read_text()
+    [archive] = (path.parent / "files").iterdir()
+    assert archive.name == "My_Detector-1.0-rc1-linux-x86-64.tar.gz"
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert f'SRC_URI[sha256sum] = "{digest}"' in text
+    assert 'RDEPENDS:${PN} = "libfoo"' in text
+    listed = hashlib.md5((bundle / "manifest.json").read_bytes()).hexdigest()
+    assert f"file://manifest.json;md5={listed}" in text
+    assert not [word for word in text.split() if word.strip('"').startswith("@")]
