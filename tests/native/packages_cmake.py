@@ -12,7 +12,13 @@ from edgepack.errors import ToolError
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import BUCKETS, SEVERAL_INPUTS, Signature
-from tests.native.programs import COMPILE_TIMEOUT_S, build_bundle, find_compilers, find_library
+from tests.native.programs import (
+    COMPILE_TIMEOUT_S,
+    WARNINGS,
+    build_bundle,
+    find_compilers,
+    find_library,
+)
 
 ODD = replace(SEVERAL_INPUTS, name="8bit.net-v2_X")
 """A project whose name is no identifier, neither of C nor of CMake."""
@@ -26,7 +32,6 @@ int main(int, char** words) {{
 """
 _LISTS = """cmake_minimum_required(VERSION 3.16)
 project(user LANGUAGES CXX)
-set(CMAKE_CXX_FLAGS "-Wall -Wextra -Werror")
 """
 _USE = """find_package({name} {version} CONFIG REQUIRED)
 add_executable(program{number} {number}.cc)
@@ -36,7 +41,8 @@ _ASK = """cmake_minimum_required(VERSION 3.16)
 project(user LANGUAGES CXX)
 find_package({name} {version} CONFIG REQUIRED)
 get_target_property(found {name}::{name} INTERFACE_COMPILE_DEFINITIONS)
-message(STATUS "found ${{{name}_VERSION}} ${{found}}")
+get_target_property(options {name}::{name} INTERFACE_COMPILE_OPTIONS)
+message(STATUS "found ${{{name}_VERSION}} ${{found}} ${{options}}")
 """
 
 
@@ -67,7 +73,8 @@ def run_well(argv: Sequence[str | Path], **more: str) -> str:
 
 def build_with_cmake(source: Path, build: Path, *words: str) -> None:
     """Configure and build a folder, without optimizations, which take most of the time."""
-    run_well(["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Debug", *words])
+    flags = f"-DCMAKE_CXX_FLAGS={' '.join(WARNINGS)}"
+    run_well(["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Debug", flags, *words])
     run_well(["cmake", "--build", build, "--parallel", "2"])
 
 
@@ -113,13 +120,14 @@ def find(work: Path) -> str:
 
 
 def ask_cmake(work: Path, signature: Signature, version: str, *words: str) -> str:
-    """Return what CMake says of a bundle that it looks for; empty where it takes none."""
+    """Return the macro of a bundle that CMake looks for; empty where it takes none."""
     work.mkdir(parents=True)
     (work / "CMakeLists.txt").write_text(_ASK.format(name=signature.name, version=version))
     done = run(["cmake", "-S", work, "-B", work / "build", *words])
     if done.exit_code == 0:
         [line] = [line for line in done.text.splitlines() if line.startswith("-- found ")]
-        return line.removeprefix("-- found ")
+        require("-ffp-contract=off" in line, line)
+        return line.split()[3]
     require("version" in done.stderr.decode(), done.last_lines)
     return ""
 
@@ -147,6 +155,7 @@ def find_by_pkg_config(work: Path) -> str:
     asked = ["pkg-config", "--cflags", "--libs", f"{ODD.name} = 1.0.0"]
     flags = run_well(asked, **place).split()
     where = run_well(["pkg-config", "--variable=bundle", ODD.name], **place).strip()
+    require("-ffp-contract=off" in flags, f"pkg-config says {flags}")
     require(Path(where).resolve() == bundle.resolve(), f"the bundle is said to be {where}")
     require(run(["pkg-config", f"{ODD.name} >= 1.1"], **place).exit_code != 0, "1.0 is 1.1")
     source = work / "program.cc"

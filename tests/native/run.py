@@ -28,7 +28,7 @@ PLATFORMS = {
         "cpp_aarch64",
     ),
     "c": ("c_calls", "c_predict", "c_measure"),
-    "packages": ("packages_cmake",),
+    "packages": ("packages_cmake", "packages_debian"),
 }
 """The modules with each platform's proofs, in the order in which they run."""
 

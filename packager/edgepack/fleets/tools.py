@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
@@ -20,7 +21,6 @@ def run_tool(argv: Sequence[str]) -> None:
     if done.exit_code:
         said = f"{done.text.strip()}{done.last_lines}"
         raise ToolError(
-            f"{argv[0]} failed with the code {done.exit_code}: {said}",
-            hint=f"read what it says above; Debian's package {argv[0]} is what edgepack is tested"
-            " with",
+            f"{Path(argv[0]).name} failed with the code {done.exit_code}: {said}",
+            hint="read what it says above; docs/fleets.md has the versions that were tried",
         )
