@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from edgepack.base.processes import run_program
+from edgepack.builder.build import build
 from edgepack.ondevice.runtime import edgepack_answers as answers
 from edgepack.ondevice.runtime import edgepack_loader as loader
+from onnx import TensorProto, helper
 
 from tests.mobile.comparing import differences
-from tests.mobile.proofs import Proof, require
-from tests.mobile.signatures import DETECTOR, FACES, PIXELS, READER
-from tests.native.programs import RUN_TIMEOUT_S, build_bundle, compile_sample, find_library
+from tests.mobile.proofs import ROOT, Proof, require
+from tests.mobile.signatures import DETECTOR, FACES, PIXELS, READER, SAMPLES, TEXT, Signature
+from tests.mobile.vectors import TEXTS
+from tests.native.programs import (
+    RUN_TIMEOUT_S,
+    TARGET,
+    build_bundle,
+    compile_sample,
+    find_library,
+)
+from tests.support.media import write_sound
 
 PICTURES = (DETECTOR, FACES, READER, PIXELS)
 SIZES = ((97, 61), (64, 64), (33, 120))
+SOUND = Signature(
+    "sound",
+    (
+        helper.make_node("Cast", ["sound"], ["levels"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["levels", "weights"], ["y"], "linear"),
+    ),
+    (("sound", TensorProto.INT16, [1, 2, 40]),),
+    (("y", TensorProto.FLOAT, [1, 2, 3]),),
+    lambda random: {"sound": random.integers(-999, 999, (SAMPLES, 1, 2, 40), np.int16)},
+    (("weights", np.random.default_rng(2).standard_normal((40, 3)).astype(np.float32)),),
+    "inputs: {sound: {sound: {rate: 16000, channels: 2, length: 40}}}",
+)
+"""Two channels of a sound, as levels of 16 bits."""
 
 
 def make_netpbm(pixels: np.ndarray, comment: bytes = b"") -> bytes:
@@ -67,6 +91,38 @@ def require_same(expected: list[Any], found: list[Any], which: str) -> None:
         require(held=False, otherwise=f"{which}: {difference}")
 
 
+def answer_texts(work: Path) -> str:
+    """Texts of a file and of the command line, and sounds, give Python's answers."""
+    bundle = build_bundle(TEXT)
+    model = loader.load(bundle)
+    lines = [text for text in TEXTS if "\n" not in text and "\0" not in text]
+    (work / "lines.txt").write_text("\r\n".join([*lines, ""]), encoding="utf-8", newline="")
+    expected = [write_answers(model.predict(text)) for text in (*lines[2:4], *lines)]
+    words = ("--text", lines[2], "--text", lines[3], bundle, work / "lines.txt")
+    require_same(expected, run_sample(*words)[1], "texts")
+    sound = loader.load(build_bundle(SOUND))
+    write_sound(work / "a.wav", np.random.default_rng(4).uniform(-1, 1, (60, 2)), kind="s24")
+    expected = [write_answers(sound.predict((work / "a.wav").read_bytes()))]
+    require_same(expected, run_sample(build_bundle(SOUND), work / "a.wav")[1], "a sound")
+    return f"{len(lines)} texts, a sound; {answer_commands(work)}"
+
+
+def answer_commands(work: Path) -> str:
+    """The example for commands answers each text of its evaluation as Python does."""
+    project = ROOT / "examples" / "commands"
+    build(project=project / "edgepack.yaml", targets=[TARGET], out=work / "dist")
+    bundle = next(path for path in (work / "dist").iterdir() if path.is_dir())
+    with (project / "evaluation.csv").open(encoding="utf-8", newline="") as file:
+        texts = [text for text, _ in csv.reader(file)]
+    (work / "evaluation.txt").write_text("\n".join(texts), encoding="utf-8")
+    model = loader.load(bundle)
+    expected = [write_answers(model.predict(text)) for text in texts]
+    code, found, said = run_sample(bundle, work / "evaluation.txt")
+    require(code == 0 and f"running {model.variant} " in said, said)
+    require_same(expected, found, "commands")
+    return f"{len(texts)} commands of the example"
+
+
 def refuse(work: Path) -> str:
     """Wrong arguments and damaged files are an exit code, an error and a hint."""
     bundle = build_bundle(DETECTOR)
@@ -85,6 +141,9 @@ def refuse(work: Path) -> str:
         (1, (bundle,), b"P6"),
         (1, (bundle,), b"P6 #"),
         (1, (bundle,), b"text"),
+        (1, ("--text", "a text", bundle), b""),
+        (1, (build_bundle(SOUND),), b"RIFF"),
+        (1, ("--text", "caf\udce9", build_bundle(TEXT)), b""),
     ]
     for code, words, stdin in cases:
         found, lines, said = run_sample(*words, stdin=stdin)
@@ -95,5 +154,6 @@ def refuse(work: Path) -> str:
 
 PROOFS = (
     Proof("the sample answers what Python answers", answer),
+    Proof("the sample answers texts and sounds", answer_texts),
     Proof("what the sample does not take", refuse),
 )

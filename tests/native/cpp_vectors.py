@@ -1,4 +1,4 @@
-"""Pictures, frames, answers and refusals in C++, as Python has them."""
+"""Pictures, frames, answers, texts, sounds and refusals in C++, as Python has them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from tests.mobile.comparing import (
     compare_frames,
     compare_images,
     compare_prescaled,
+    compare_tokens,
 )
 from tests.mobile.proofs import Proof, require
 from tests.mobile.refusals import (
     compare_refused,
+    write_refused,
     write_refused_frames,
     write_refused_options,
-    write_refused_outputs,
 )
 from tests.mobile.vectors import write as write_vectors
+from tests.native import text_cases
 from tests.native.programs import RUN_TIMEOUT_S, compile_program
 
 COMPARISONS = (
@@ -28,13 +30,16 @@ COMPARISONS = (
     compare_prescaled,
     compare_answers,
     compare_refused,
+    compare_tokens,
+    *text_cases.COMPARISONS,
 )
 
 
 def compare(work: Path, *flags: str) -> str:
     """Run the program on all cases, and compare what it makes."""
     write_vectors(work / "cases")
-    for write in (write_refused_outputs, write_refused_frames, write_refused_options):
+    text_cases.write_texts(work / "cases")
+    for write in (write_refused, write_refused_frames, write_refused_options):
         write(work / "cases" / "refused")
     program = compile_program("vectors.cc", "-ffp-contract=off", *flags)
     argv = [str(program), str(work / "cases"), str(work / "out")]
@@ -49,6 +54,6 @@ def compare_sanitized(work: Path) -> str:
 
 
 PROOFS = (
-    Proof("pictures, frames and answers are those of Python", compare),
+    Proof("pictures, frames, answers, texts and sounds are those of Python", compare),
     Proof("the same under sanitizers", compare_sanitized),
 )

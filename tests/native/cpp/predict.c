@@ -1,6 +1,8 @@
 /* Asks edgepack_predict for answers, right and wrong, and prints them as JSON lines.
  *
  *     predict RUNTIME BUNDLE WIDTH HEIGHT <RGB
+ *     predict RUNTIME BUNDLE text <TEXT
+ *     predict RUNTIME BUNDLE sound <WAV
  */
 #include <edgepack/edgepack.h>
 
@@ -23,8 +25,41 @@ static void refuse(const edgepack_model* model, const edgepack_item* item, size_
   need(answers == NULL && status.text[0] != '\0' && status.hint[0] != '\0', what);
 }
 
+/* Prints the answers to a text or a sound, or what is said of it, and asks for wrong ones. */
+static void answer_other(const edgepack_model* model, int is_text) {
+  const size_t most = 1 << 20;
+  char* bytes = malloc(most);
+  need(bytes != NULL, "memory");
+  const size_t count = fread(bytes, 1, most - 1, stdin);
+  bytes[count] = '\0';
+  edgepack_item item;
+  memset(&item, 0, sizeof item);
+  if (is_text) {
+    item.text = bytes;
+  } else {
+    item.file = bytes;
+    item.file_bytes = count;
+  }
+  edgepack_answers* answers = NULL;
+  if (edgepack_predict(model, &item, 1, NULL, &answers, &status) == EDGEPACK_OK)
+    puts(edgepack_get_json(answers));
+  else
+    printf("\"%d: %s\"\n", (int)status.code, status.text);
+  edgepack_free_answers(answers);
+  edgepack_item other = item;
+  other.text = is_text ? NULL : "a text";
+  other.file = is_text ? "a file" : NULL;
+  other.file_bytes = is_text ? 6 : 0;
+  refuse(model, &other, 1, NULL, EDGEPACK_BAD_INPUT, "the other kind");
+  other = item;
+  other.text = is_text ? "\xC3" : NULL;
+  other.file_bytes = 3;
+  refuse(model, &other, 1, NULL, EDGEPACK_BAD_INPUT, "cut");
+  free(bytes);
+}
+
 int main(int count, char** words) {
-  need(count == 5, "usage");
+  need(count >= 4, "usage");
   edgepack_options options;
   memset(&options, 0, sizeof options);
   options.size = sizeof options;
@@ -32,6 +67,12 @@ int main(int count, char** words) {
   edgepack_model* model = NULL;
   need(edgepack_open(words[2], &options, &model, &status) == EDGEPACK_OK, "open");
 
+  if (strcmp(words[3], "text") == 0 || strcmp(words[3], "sound") == 0) {
+    answer_other(model, words[3][0] == 't');
+    edgepack_close(model);
+    return 0;
+  }
+  need(count == 5, "usage");
   const long width = atol(words[3]), height = atol(words[4]);
   const size_t bytes = (size_t)(width * height * 3);
   uint8_t* pixels = malloc(bytes);

@@ -1,5 +1,5 @@
-// Makes what tests/mobile/vectors.py and refusals.py write of pictures, frames and answers: files
-// for each case.
+// Makes what tests/mobile/vectors.py, refusals.py and text_cases.py write of pictures, frames,
+// answers, texts and sounds: files for each case.
 //
 //     vectors CASES OUT
 
@@ -12,6 +12,10 @@
 #include "edgepack/detail/answers.hpp"
 #include "edgepack/detail/frames.hpp"
 #include "edgepack/detail/images.hpp"
+#include "edgepack/detail/meaning.hpp"
+#include "edgepack/detail/sounds.hpp"
+#include "edgepack/detail/unicode.hpp"
+#include "edgepack/detail/wordpiece.hpp"
 
 namespace fs = std::filesystem;
 using namespace edgepack;
@@ -149,8 +153,108 @@ void write_answer(const fs::path& folder, const fs::path& out, const Json& facts
   write_file(out / "found.json", text.data(), text.size());
 }
 
+std::string read_tokenizer_error(const Json& tokenizer) {
+  try {
+    const detail::WordPiece taken(tokenizer);
+  } catch (const detail::TokenizerError& error) {
+    return error.what();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "it is taken";
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  write_file(path, text.data(), text.size());
+}
+
+std::string format_ids(const std::vector<std::int64_t>& ids) {
+  std::string list;
+  for (const std::int64_t id : ids) list += (list.empty() ? "" : ", ") + std::to_string(id);
+  return "[" + list + "]";
+}
+
+void write_tokens(const fs::path& folder, const fs::path& out, const Json& facts) {
+  const detail::WordPiece pieces(Json::parse(read_file(folder / "tokenizer.json"), "tokenizer"));
+  const auto length = static_cast<std::size_t>(facts.at("length").integer());
+  std::string list;
+  for (const Json& text : facts.at("texts").items()) {
+    const detail::Encoding made =
+        pieces.encode(text.at("text").text(), length, facts.at("pad").boolean());
+    list += (list.empty() ? "[" : ", ") + ("{\"input_ids\": " + format_ids(made.input_ids)) +
+            ", \"attention_mask\": " + format_ids(made.attention_mask) +
+            ", \"token_type_ids\": " + format_ids(made.token_type_ids) + "}";
+  }
+  write_text(out / "found.json", list + "]");
+}
+
+char find_kind(char32_t c) {
+  if (detail::is_punctuation(c)) return 'p';
+  if (detail::find_range(detail::kNonspacing, c) != nullptr) return 'm';
+  return detail::find_range(detail::kOthers, c) != nullptr ? 'o' : '-';
+}
+
+void write_characters(const fs::path&, const fs::path& out, const Json& facts) {
+  const std::u32string text = detail::split_characters(facts.at("text").text());
+  std::u32string lowered;
+  std::string kinds;
+  for (const char32_t c : text) {
+    detail::append_lower(lowered, c);
+    kinds += find_kind(c);
+  }
+  const auto format = [](const std::u32string& characters) {
+    return detail::format_json_text(detail::join_characters(characters));
+  };
+  write_text(out / "found.json", "{\"nfd\": " + format(detail::decompose(text)) +
+                                     ", \"nfc\": " + format(detail::compose(text)) +
+                                     ", \"lower\": " + format(lowered) + ", \"kinds\": \"" + kinds +
+                                     "\"}");
+}
+
+void write_damaged(const fs::path&, const fs::path& out, const Json& facts) {
+  const std::string said = read_tokenizer_error(facts.at("tokenizer"));
+  write_text(out / "found.json", said == "it is taken" ? "null" : detail::format_json_text(said));
+}
+
+void write_in_model(const fs::path&, const fs::path& out, const Json& facts) {
+  const detail::InModel in_model(facts.at("tokenizer"));
+  std::string list;
+  for (const Json& text : facts.at("texts").items()) {
+    std::string made;
+    try {
+      made = in_model.encode_text(text.text());
+    } catch (const Error& error) {
+      made = std::string("error: ") + error.what();
+    }
+    list += (list.empty() ? "[" : ", ") + detail::format_json_text(made);
+  }
+  write_text(out / "found.json", list + "]");
+}
+
+void write_sound(const fs::path& folder, const fs::path& out, const Json& facts) {
+  const std::string data = read_file(folder / "sound.wav");
+  const auto described = detail::SoundDescription::read(facts.at("sound"));
+  const Type type = detail::find_type(facts.at("dtype").text())->type;
+  const auto rank = static_cast<std::size_t>(facts.at("rank").integer());
+  std::string found;
+  try {
+    Tensor tensor = detail::make_sound(data, described, type, rank);
+    if (type != Type::int16) tensor = detail::convert_floats(std::move(tensor), type, "sound");
+    found = detail::format_shape(tensor.shape) + "\n";
+    found.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  } catch (const Error& error) {
+    found = std::string(error.what()) + "\n" + error.hint();
+  }
+  write_text(out / "found.bin", found);
+}
+
 void write_refusal(const fs::path& folder, const fs::path& out, const Json& facts) {
   std::string text = "it is taken";
+  if (fs::exists(folder / "tokenizer.json")) {
+    const Json tokenizer = Json::parse(read_file(folder / "tokenizer.json"), "tokenizer");
+    write_text(out / "found.txt", read_tokenizer_error(tokenizer));
+    return;
+  }
   try {
     if (facts.find("planes") != nullptr)
       detail::make_pixels(read_frame(folder, facts).frame);
@@ -169,12 +273,19 @@ int main(int, char** argv) {
   const std::pair<const char*, Write> kinds[] = {{"images", write_image},
                                                  {"frames", write_frame},
                                                  {"answers", write_answer},
-                                                 {"refused", write_refusal}};
+                                                 {"refused", write_refusal},
+                                                 {"characters", write_characters},
+                                                 {"wordpiece", write_tokens},
+                                                 {"tokenizers", write_damaged},
+                                                 {"in_model", write_in_model},
+                                                 {"sounds", write_sound}};
   for (const auto& [kind, write] : kinds) {
+    if (!fs::exists(fs::path(argv[1]) / kind)) continue;
     for (const auto& entry : fs::directory_iterator(fs::path(argv[1]) / kind)) {
       const fs::path out = fs::path(argv[2]) / kind / entry.path().filename();
       fs::create_directories(out);
-      write(entry.path(), out, Json::parse(read_file(entry.path() / "case.json"), "case.json"));
+      const std::string facts = read_file(entry.path() / "case.json");
+      write(entry.path(), out, facts.empty() ? Json() : Json::parse(facts, "case.json"));
     }
   }
 }

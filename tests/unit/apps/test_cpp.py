@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
+import pytest
 from edgepack.base.resources import find_ondevice_dir, find_templates_dir
 from edgepack.base.yaml_source import read_yaml
+
+from tests.docs import write_unicode
 
 CPP = find_ondevice_dir() / "cpp"
 DETAIL = CPP / "include" / "edgepack" / "detail"
@@ -38,3 +42,11 @@ def test_types_have_the_same_numbers_in_c_as_in_cpp():
     in_cpp = read_enum((DETAIL / "tensor.hpp").read_text(), "Type")
     in_cpp["bool"] = in_cpp.pop("boolean")  # bool is a word of C++
     assert {f"edgepack_{name}": n for name, n in in_cpp.items()} == in_c
+
+
+def test_unicode_tables_are_those_of_this_python():
+    written = write_unicode.HEADER.read_text(encoding="utf-8")
+    version = unicodedata.unidata_version
+    if f"Unicode {version}." not in written:
+        pytest.skip(f"this Python has Unicode {version}: python -m tests.docs.write_unicode")
+    assert written == write_unicode.write_header()

@@ -1,17 +1,20 @@
-// Answers pictures, tensors and texts from files or stdin, a line of JSON for each.
+// Answers pictures, texts, sounds and tensors from files or stdin, a line of JSON for each.
 //
 //     edgepack_run [OPTION VALUE ...] BUNDLE [FILE ...]
 //
 //     edgepack_run dist/classifier-1.0.0-linux-aarch64 photo.ppm
 //     djpeg photo.jpg | edgepack_run dist/classifier-1.0.0-linux-aarch64
+//     edgepack_run --text "turn the lights on" dist/commands-1.0.0-linux-aarch64
 //     ffmpeg -i /dev/video0 -f image2pipe -c:v ppm - | edgepack_run dist/detector-1.0.0-linux-aarch64
 //
 // A FILE is a picture as netpbm writes it (.ppm or .pgm of 8 bits, several behind each other), a
-// tensor as numpy writes it (.npy), or a picture's own file where the model decodes it; - and no
-// FILE is stdin. With several inputs it is INPUT=FILE for each, which make one answer.
+// tensor as numpy writes it (.npy), a sound (.wav), a text in each line (a name that ends in .txt),
+// or a picture's own file where the model decodes it; - and no FILE is stdin. With several inputs it
+// is INPUT=FILE for each, which make one answer.
 //
 // --runtime LIBRARY   the libonnxruntime.so to use
 // --variant ID        only this variant
+// --text TEXT         a text to answer, before the files; may be given several times
 // --score SHARE       the least score of objects and classes
 // --top COUNT         so many classes, at most
 //
@@ -36,6 +39,7 @@ struct Arguments {
   edgepack::Options options;
   edgepack::AnswerOptions answers;
   std::string bundle;
+  std::vector<std::string> texts;
   std::vector<std::string> files;
 };
 
@@ -57,6 +61,8 @@ Arguments read_arguments(const std::vector<std::string>& words) {
       arguments.options.runtime = value;
     else if (words[at] == "--variant")
       arguments.options.variant = value;
+    else if (words[at] == "--text")
+      arguments.texts.push_back(value);
     else if (words[at] == "--score")
       arguments.answers.score = read_number(value);
     else if (words[at] == "--top")
@@ -67,7 +73,7 @@ Arguments read_arguments(const std::vector<std::string>& words) {
   if (at == words.size()) throw make_usage_error("no bundle is named");
   arguments.bundle = words[at];
   arguments.files.assign(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
-  if (arguments.files.empty()) arguments.files.push_back("-");
+  if (arguments.files.empty() && arguments.texts.empty()) arguments.files.push_back("-");
   return arguments;
 }
 
@@ -156,7 +162,20 @@ bool is_netpbm(const std::string& bytes, std::size_t at) {
   return bytes.size() > at + 2 && bytes[at] == 'P' && (bytes[at + 1] == '5' || bytes[at + 1] == '6');
 }
 
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+/// Reads a line, without what ends it.
+std::string read_line(const std::string& bytes, std::size_t& at) {
+  const std::size_t begin = at, end = std::min(bytes.find('\n', at), bytes.size());
+  at = std::min(end + 1, bytes.size());
+  const bool has_return = end > begin && bytes[end - 1] == '\r';
+  return bytes.substr(begin, end - begin - (has_return ? 1 : 0));
+}
+
 edgepack::Item read_item(const std::string& bytes, std::size_t& at, const std::string& path) {
+  if (ends_with(path, ".txt")) return read_line(bytes, at);
   if (is_netpbm(bytes, at)) return read_netpbm(bytes, at, path);
   const std::size_t begin = std::exchange(at, bytes.size());
   if (bytes.compare(begin, 6, "\x93NUMPY") == 0) return read_npy(bytes, path);
@@ -179,6 +198,8 @@ void run(const std::vector<std::string>& words) {
   for (const edgepack::PassedOver& each : model.passed_over())
     std::cerr << each.variant << " is passed over: " << each.reason << "\n";
   std::cerr << "running " << model.variant() << " on onnxruntime " << model.runtime_version() << "\n";
+  for (const std::string& text : arguments.texts)
+    answer(model, {{model.only_input(), text}}, arguments.answers);
   edgepack::Items items;
   std::vector<std::string> kept(arguments.files.size());
   for (std::size_t k = 0; k < kept.size(); ++k) {

@@ -191,7 +191,7 @@ typedef struct edgepack_item {
   const char* name; /* of the input; NULL where the model needs only one */
   const edgepack_tensor* tensor;
   const edgepack_frame* frame;
-  const char* text;
+  const char* text; /* UTF-8 */
   const void* file; /* the bytes of a picture's or sound's file */
   size_t file_bytes;
 } edgepack_item;
@@ -264,8 +264,9 @@ typedef struct edgepack_answer {
 
 typedef struct edgepack_answers edgepack_answers;
 
-/* Makes inputs of pictures, texts and tensors, runs the model, and reads its outputs; `options` may
- * be NULL. `*answers` is NULL unless EDGEPACK_OK is returned; it outlives the model. */
+/* Makes inputs of pictures, texts, sounds and tensors, runs the model, and reads its outputs;
+ * `options` may be NULL. `*answers` is NULL unless EDGEPACK_OK is returned; it outlives the model.
+ */
 int32_t edgepack_predict(const edgepack_model* model, const edgepack_item* items, size_t count,
                          const edgepack_answer_options* options, edgepack_answers** answers,
                          edgepack_status* status);

@@ -132,7 +132,8 @@ class Model {
   ///
   ///     edgepack::Answers answers = model.predict({{"images", edgepack::make_frame(rgb, 640, 480)}});
   ///
-  /// Takes for each input a picture, a text, a file's bytes or a tensor, as the bundle describes it.
+  /// Takes for each input a picture, a text, a file's bytes (of a `.wav` for a sound) or a tensor,
+  /// as the bundle describes it. What is made of a text, such as its mask, is left out.
   /// An output without a description is answered by its tensor.
   ///
   /// Throws `Error`: bad_input where an item is not what its input is made of, as `run` otherwise;

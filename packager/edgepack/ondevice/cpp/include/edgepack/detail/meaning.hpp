@@ -22,13 +22,15 @@
 #include "edgepack/detail/images.hpp"
 #include "edgepack/detail/json.hpp"
 #include "edgepack/detail/manifest.hpp"
+#include "edgepack/detail/sounds.hpp"
 #include "edgepack/detail/tensor.hpp"
 #include "edgepack/detail/text.hpp"
+#include "edgepack/detail/wordpiece.hpp"
 
 namespace edgepack {
 
-/// The bytes of a file, such as a picture that the model decodes itself; they have to stay while
-/// they are used.
+/// The bytes of a file: a `.wav`, or a picture that the model decodes itself; they have to stay
+/// while they are used.
 struct FileBytes {
   const void* data;
   std::size_t bytes;
@@ -61,13 +63,30 @@ inline Tensor convert_floats(Tensor tensor, Type type, const std::string& name) 
     else if (type == Type::float64)
       converted.data<double>()[k] = value;
     else
-      throw make_broken("the picture " + name + " is no tensor of floats");
+      throw make_broken("the input " + name + " is no tensor of floats");
   }
   return converted;
 }
 
-/// Makes tensors of pictures and texts, and answers of tensors. Threads may share it: all files that
-/// descriptions name are read at once.
+/// Returns token ids as the tensor of an input.
+inline Tensor make_ids(const std::vector<std::int64_t>& ids, const TensorSpec& spec) {
+  if (spec.type != Type::int32 && spec.type != Type::int64)
+    throw make_broken("the input " + spec.name + " is no tensor of token ids");
+  Tensor tensor = edgepack::make_tensor(spec.type, {1, static_cast<std::int64_t>(ids.size())});
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    if (spec.type == Type::int64) {
+      tensor.data<std::int64_t>()[k] = ids[k];
+      continue;
+    }
+    const auto id = static_cast<std::int32_t>(ids[k]);
+    if (id != ids[k]) throw make_broken("a token id of " + spec.name + " is too large");
+    tensor.data<std::int32_t>()[k] = id;
+  }
+  return tensor;
+}
+
+/// Makes tensors of pictures, texts and sounds, and answers of tensors. Threads may share it:
+/// all files that descriptions name are read at once.
 class Meaning {
  public:
   /// Throws `Error` (broken_bundle): a file or a value is missing, or of another kind.
@@ -89,8 +108,9 @@ class Meaning {
 
   /// Returns tensors for what a caller gives.
   ///
-  /// Throws `Error` (bad_input): a picture is none, or too long and thin for a model that scales it
-  /// itself; there is no such input, or it takes something else.
+  /// Throws `Error` (bad_input): a picture, text or sound is none; a picture is too long and thin
+  /// for a model that scales it itself, a sound not as it is described; there is no such input, or
+  /// it takes something else, or is made of a text that is given, too.
   Feed make_feed(const Items& items) const {
     Feed feed;
     std::size_t pictures = 0;
@@ -105,11 +125,17 @@ class Meaning {
       } else if (const auto* file = std::get_if<FileBytes>(&item)) {
         feed.made[name] = make_file(name, *file);
       } else {
-        throw make_kind_error(name, "a text");
+        make_tokens(name, std::get<std::string>(item), feed);
       }
     }
     if (pictures != 1) feed.place.reset();
-    for (const auto& [name, tensor] : feed.made) feed.views[name] = tensor.view();
+    for (const auto& [name, tensor] : feed.made) {
+      if (!feed.views.emplace(name, tensor.view()).second) {
+        throw Error(Code::bad_input,
+                    "the input " + quote(name) + " is made of the text: leave it out",
+                    "give the text alone");
+      }
+    }
     return feed;
   }
 
@@ -141,14 +167,45 @@ class Meaning {
     std::optional<Table> priors;
   };
 
+  /// An input that is made of a text, and those that are made with it.
+  struct Text {
+    std::int64_t length;
+    std::string attention_mask, token_type_ids;
+    /// One of the two.
+    std::optional<WordPiece> pieces;
+    std::optional<InModel> in_model;
+  };
+
   void read_input(const std::string& name, const Json& described) {
     if (const Json* image = described.find("image"))
       images_.emplace(name, ImageDescription::read(*image));
-    if (const Json* tokens = described.find("tokens")) {
-      for (const char* key : {"attention_mask", "token_type_ids"}) {
-        if (const Json* made = tokens->find(key)) made_.insert(made->text());
-      }
+    if (const Json* sound = described.find("sound"))
+      sounds_.emplace(name, SoundDescription::read(*sound));
+    if (const Json* tokens = described.find("tokens"))
+      texts_.emplace(name, read_tokens(name, *tokens));
+  }
+
+  Text read_tokens(const std::string& name, const Json& tokens) {
+    Text text{tokens.at("length").integer(), {}, {}, {}, {}};
+    const auto set = [&](std::string& input, const char* key) {
+      const Json* made = tokens.find(key);
+      if (made == nullptr) return;
+      input = made->text();
+      made_.insert(input);
+    };
+    set(text.attention_mask, "attention_mask");
+    set(text.token_type_ids, "token_type_ids");
+    const std::string path = "files/" + tokens.at("file").text();
+    const Json tokenizer = Json::parse(manifest_->read(path), path);
+    try {
+      if (find_spec(name).type == Type::uint8)
+        text.in_model.emplace(tokenizer);
+      else
+        text.pieces.emplace(tokenizer);
+    } catch (const TokenizerError& error) {
+      throw make_broken(path + ": " + error.what());
     }
+    return text;
   }
 
   void read_output(const std::string& name, const Json& described) {
@@ -218,13 +275,46 @@ class Meaning {
     return tensor;
   }
 
+  /// Adds the token ids of a text, and what is made with them as far as the model takes it.
+  void make_tokens(const std::string& name, const std::string& text, Feed& feed) const {
+    const auto found = texts_.find(name);
+    if (found == texts_.end()) throw make_kind_error(name, "a text");
+    const std::size_t bad = find_bad_utf8(text);
+    if (bad != std::string::npos) {
+      throw Error(Code::bad_input,
+                  "the text for " + quote(name) + " is no UTF-8 at byte " + std::to_string(bad),
+                  "give it in UTF-8");
+    }
+    const TensorSpec& spec = find_spec(name);
+    const auto& [length, mask, kinds, pieces, in_model] = found->second;
+    if (in_model) {
+      const std::string taken = in_model->encode_text(text);
+      feed.made[name] = make_bytes(taken);
+      return;
+    }
+    const bool is_fixed = !spec.shape.empty() && spec.shape.back().name.empty();
+    const Encoding encoding = pieces->encode(text, static_cast<std::size_t>(length), is_fixed);
+    for (const TensorSpec& each : manifest_->inputs()) {
+      if (each.name == name) feed.made[name] = make_ids(encoding.input_ids, each);
+      if (each.name == mask) feed.made[mask] = make_ids(encoding.attention_mask, each);
+      if (each.name == kinds) feed.made[kinds] = make_ids(encoding.token_type_ids, each);
+    }
+  }
+
+  /// The tensor of a sound's file, or the bytes of a picture's.
+  ///
   /// Other bytes are refused here: on those the decoding operator ends the process
   /// (onnxruntime-extensions 0.15.2, tried).
   Tensor make_file(const std::string& name, const FileBytes& file) const {
     const TensorSpec& spec = find_spec(name);
+    const std::string_view bytes(static_cast<const char*>(file.data), file.bytes);
+    const auto sound = sounds_.find(name);
+    if (sound != sounds_.end()) {
+      Tensor tensor = make_sound(bytes, sound->second, spec.type, spec.shape.size());
+      return spec.type == Type::int16 ? tensor : convert_floats(std::move(tensor), spec.type, name);
+    }
     if (images_.count(name) == 0 || spec.shape.size() != 1)
       throw make_kind_error(name, "a file's bytes");
-    const std::string_view bytes(static_cast<const char*>(file.data), file.bytes);
     constexpr std::string_view jpeg = "\xFF\xD8\xFF", png = "\x89PNG\r\n\x1A\n";
     if (bytes.substr(0, jpeg.size()) != jpeg && bytes.substr(0, png.size()) != png) {
       throw Error(Code::bad_input,
@@ -232,8 +322,12 @@ class Meaning {
                   " itself",
                   "give the whole file");
     }
-    Tensor tensor = edgepack::make_tensor(Type::uint8, {static_cast<std::int64_t>(file.bytes)});
-    std::memcpy(tensor.bytes.data(), bytes.data(), bytes.size());
+    return make_bytes(bytes);
+  }
+
+  static Tensor make_bytes(std::string_view bytes) {
+    Tensor tensor = edgepack::make_tensor(Type::uint8, {static_cast<std::int64_t>(bytes.size())});
+    if (!bytes.empty()) std::memcpy(tensor.bytes.data(), bytes.data(), bytes.size());
     return tensor;
   }
 
@@ -259,6 +353,8 @@ class Meaning {
 
   const Manifest* manifest_;
   std::map<std::string, ImageDescription, std::less<>> images_;
+  std::map<std::string, SoundDescription, std::less<>> sounds_;
+  std::map<std::string, Text, std::less<>> texts_;
   std::map<std::string, Output, std::less<>> outputs_;
   /// Outputs that others are read with.
   std::set<std::string> read_too_;

@@ -4,6 +4,7 @@
 #define EDGEPACK_DETAIL_TEXT_HPP
 
 #include <cmath>
+#include <cstddef>
 #include <ios>
 #include <locale>
 #include <sstream>
@@ -20,15 +21,34 @@ inline std::string join(const std::vector<std::string>& texts, const std::string
   return joined;
 }
 
-/// A name as Python's `repr` shows it: in single quotes, or in double ones where it has a single
-/// one.
-inline std::string quote(const std::string& text) {
-  const bool doubled = text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
+/// A text in UTF-8 as Python's `repr` shows it: in single quotes, or in double ones where it has a
+/// single one. What is in Latin-1 and does not print is escaped; `is_bytes` does so with all bytes
+/// beyond ASCII.
+inline std::string quote(std::string_view text, bool is_bytes = false) {
+  const bool doubled = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char mark = doubled ? '"' : '\'';
   std::string quoted(1, mark);
-  for (const char c : text) {
-    if (c == '\\' || c == mark) quoted += '\\';
-    quoted += c;
+  const auto escape = [&quoted](unsigned char c) {
+    constexpr std::string_view named = "\t\n\r", letters = "tnr", digits = "0123456789abcdef";
+    const std::size_t found = named.find(static_cast<char>(c));
+    quoted += '\\';
+    if (found != named.npos)
+      quoted += letters[found];
+    else
+      quoted += {'x', digits[c >> 4], digits[c & 15]};
+  };
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const auto c = static_cast<unsigned char>(text[at]);
+    const auto next = static_cast<unsigned char>(at + 1 < text.size() ? text[at + 1] : '\0');
+    if (c < 0x20 || c == 0x7F || (is_bytes && c > 0x7F)) {
+      escape(c);
+    } else if (!is_bytes && c == 0xC2 && ((next >= 0x80 && next <= 0xA0) || next == 0xAD)) {
+      escape(next);
+      ++at;
+    } else {
+      if (text[at] == '\\' || text[at] == mark) quoted += '\\';
+      quoted += text[at];
+    }
   }
   return quoted + mark;
 }
