@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import struct
 import unicodedata
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ from tests.support.media import write_chunks, write_sound
 from tests.support.nets.text_nets import byte_pairs, word_pieces
 
 CHUNK = 2176
-WIDE_TEXTS = 1500
+REAL_SOUNDS = ("audio/silero_vad/test.wav", "audio/gtcrn/mix.wav", "text/magika/files/wav/test.wav")
+"""In ``EDGEPACK_TEST_DATA``, where that is set."""
+WIDE_TEXTS = 800
 RATE = 16000
 Description = dict[str, Any]
 _EVERY = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -221,7 +224,10 @@ SOUNDS = [
 
 def write_sounds(folder: Path, number: int, described: tuple[Description, str, int]) -> None:
     """Write files, good and damaged, with their tensors as an input is described."""
-    for n, data in enumerate(list_files(folder.parent / "scratch.wav", number)):
+    real = [Path(os.environ.get("EDGEPACK_TEST_DATA", ".")) / path for path in REAL_SOUNDS]
+    files = [path.read_bytes() for path in real if path.exists()]
+    files += list_files(folder.parent / "scratch.wav", number)
+    for n, data in enumerate(files):
         write_one(folder / f"{number}-{n}", data, described)
 
 

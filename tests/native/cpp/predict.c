@@ -55,6 +55,14 @@ static void answer_other(const edgepack_model* model, int is_text) {
   other.text = is_text ? "\xC3" : NULL;
   other.file_bytes = 3;
   refuse(model, &other, 1, NULL, EDGEPACK_BAD_INPUT, "cut");
+  if (is_text) {
+    const int64_t shape[] = {1, 1}, one = 1;
+    const edgepack_tensor mask = {NULL, EDGEPACK_INT64, 2, shape, &one, sizeof one};
+    edgepack_item items[2] = {item, {"attention_mask", &mask, NULL, NULL, NULL, 0}};
+    refuse(model, items, 2, NULL, EDGEPACK_BAD_INPUT, "a mask beside the text");
+    need(strcmp(status.text, "the input 'attention_mask' is made of the text: leave it out") == 0,
+         "what is said of a mask beside the text");
+  }
   free(bytes);
 }
 
