@@ -15,7 +15,9 @@ from edgepack.base.processes import run_program
 from edgepack.ondevice.runtime import edgepack_loader as loader
 
 from tests.mobile.proofs import NotHeldError, Proof, require
-from tests.mobile.signatures import BUCKETS, DETECTOR, DYNAMIC_BATCH
+from tests.mobile.refusals import TOKENIZERS
+from tests.mobile.signatures import BUCKETS, DETECTOR, DYNAMIC_BATCH, TEXT
+from tests.mobile.vectors import tokenizer
 from tests.native.programs import (
     KEPT,
     build_bundle,
@@ -180,6 +182,22 @@ def refuse_variants(work: Path) -> str:
     return "; ".join(said)[:400]
 
 
+def refuse_tokenizers(work: Path) -> str:
+    """A bundle does not open whose tokenizer is missing, damaged or of another kind."""
+    texts = [b"", b"{", b"[]", b'{"model": "\xff"}', b"{}", b"[" * 100000, None]
+    texts += [json.dumps(tokenizer(**changes)).encode() for changes in TOKENIZERS]
+    for number, text in enumerate(texts):
+        bundle = work / str(number)
+        shutil.copytree(build_bundle(TEXT), bundle)
+        file = bundle / "files" / "tokenizer.json"
+        file.unlink()
+        if text is not None:
+            file.write_bytes(text)
+        code, said = find_refusal(bundle)
+        require(code == BROKEN and str(file) in said, f"{text!r}: {code} {said}")
+    return f"{len(texts)} tokenizers"
+
+
 def refuse_all(work: Path) -> str:
     """Where no variant works, the error has every reason, as Python's."""
     bundle = break_bundle(
@@ -338,6 +356,7 @@ def run_out_of_memory(work: Path) -> str:
 PROOFS = (
     Proof("broken bundles", refuse_broken),
     Proof("variants that are damaged", refuse_variants),
+    Proof("tokenizers that are damaged", refuse_tokenizers),
     Proof("no variant works", refuse_all),
     Proof("runtimes", refuse_runtimes),
     Proof("the oldest runtime", open_oldest),

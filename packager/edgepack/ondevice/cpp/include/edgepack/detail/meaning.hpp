@@ -196,14 +196,15 @@ class Meaning {
     set(text.attention_mask, "attention_mask");
     set(text.token_type_ids, "token_type_ids");
     const std::string path = "files/" + tokens.at("file").text();
-    const Json tokenizer = Json::parse(manifest_->read(path), path);
+    const std::string where = manifest_->folder() + "/" + path;
+    const Json tokenizer = Json::parse(manifest_->read(path), where);
     try {
       if (find_spec(name).type == Type::uint8)
         text.in_model.emplace(tokenizer);
       else
         text.pieces.emplace(tokenizer);
     } catch (const TokenizerError& error) {
-      throw make_broken(path + ": " + error.what());
+      throw make_broken(where + ": " + error.what());
     }
     return text;
   }
