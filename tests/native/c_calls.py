@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from edgepack.ondevice.runtime import edgepack_loader as loader
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import DETECTOR, DYNAMIC_BATCH
-from tests.native.programs import build_bundle, compile_program, find_library
+from tests.native.programs import HERE, build_bundle, compile_program, find_library
 
 
 def call(_work: Path) -> str:
@@ -34,7 +35,17 @@ def call_compiled(program: Path) -> str:
         value = float.fromhex(output.split()[-1])
         same = output.split()[:2] == [name, str(array.nbytes)] and value == array.flat[0]
         require(same, f"{output}, not {name} {array.nbytes} {array.flat[0]}")
-    return "2 bundles, 27 wrong calls each"
+    return "2 bundles, 45 wrong calls each"
 
 
-PROOFS = (Proof("calls", call),)
+def give_null(_work: Path) -> str:
+    """The program calls each function of the header with a null pointer where it takes one."""
+    header = (build_bundle(DETECTOR) / "cpp" / "include" / "edgepack" / "edgepack.h").read_text()
+    declared = set(re.findall(r"^\S.*?\b(edgepack_\w+)\(", header, re.MULTILINE))
+    calls = (HERE / "cpp" / "calls.c").read_text(encoding="utf-8")
+    missing = sorted(name for name in declared if f"{name}(NULL" not in calls)
+    require(len(declared) > 15 and not missing, f"not called with null: {missing}")
+    return f"{len(declared)} functions"
+
+
+PROOFS = (Proof("calls", call), Proof("null pointers", give_null))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,14 @@ import numpy as np
 from edgepack.base.processes import run_program
 from edgepack.ondevice.runtime import edgepack_loader as loader
 
+from tests.chaos.disks import can_mount
 from tests.mobile.proofs import NotHeldError, Proof, require
 from tests.mobile.refusals import TOKENIZERS
 from tests.mobile.signatures import BUCKETS, DETECTOR, DYNAMIC_BATCH, TEXT
 from tests.mobile.vectors import tokenizer
 from tests.native.programs import (
     KEPT,
+    Opened,
     build_bundle,
     compile_program,
     describe_in_python,
@@ -72,6 +77,11 @@ def _fold(path: Path) -> None:
     path.mkdir()
 
 
+def _link(path: Path, to: str) -> None:
+    path.unlink()
+    path.symlink_to(to)
+
+
 def _first(**change: object) -> Damage:
     """Return what changes the first variant."""
     return edit(lambda manifest: manifest["variants"][0].update(change))
@@ -93,6 +103,7 @@ def _golden_outputs(**change: object) -> Damage:
 
 
 NO_QUANTITIES = {"size": 1, "runs": [], "extra_db": []}
+MANY_CHANNELS = {"size": 1, "runs": [[2**50, 0]], "extra_db": [0.0]}
 BROKEN_BUNDLES: dict[str, tuple[int, Damage]] = {
     "no manifest": (NOT_FOUND, lambda b: _remove(b / "manifest.json")),
     "manifest is a folder": (NOT_FOUND, lambda b: _fold(b / "manifest.json")),
@@ -120,6 +131,13 @@ BROKEN_BUNDLES: dict[str, tuple[int, Damage]] = {
     "golden beyond memory": (BROKEN, _golden_input(shape=[2**52] * 4)),
     "palette of nothing": (BROKEN, _golden_input(palette={"step": 1, "sizes": []})),
     "palette beyond the file": (BROKEN, _golden_input(palette={"step": 1, "sizes": [256] * 999})),
+    "channels beyond memory": (BROKEN, _golden_outputs(quantities=MANY_CHANNELS)),
+    "manifest without an end": (BROKEN, lambda b: _link(b / "manifest.json", "/dev/zero")),
+    "golden of nothing but size": (BROKEN, lambda b: os.truncate(_golden(b, "inputs"), 2**40)),
+    "picture beyond memory": (
+        BROKEN,
+        edit(lambda m: m["input_descriptions"]["image"]["image"]["resize"].update(crop=2**40)),
+    ),
     "quantities of nothing": (BROKEN, _golden_outputs(quantities=NO_QUANTITIES)),
     "unknown variant": (USAGE, lambda _bundle: None),
 }
@@ -344,6 +362,67 @@ def survive_vanishing(work: Path) -> str:
     return "the same bits"
 
 
+def survive_vanishing_early(work: Path) -> str:
+    """Where the folder goes while it opens, it runs, or an error says which file is not there."""
+    program, ends = compile_program("describe.cc"), []
+    run_described(build_bundle(DYNAMIC_BATCH))
+    started = time.monotonic()
+    run_described(build_bundle(DYNAMIC_BATCH))
+    whole_s = time.monotonic() - started
+    for number in range(30):
+        bundle = work / str(number)
+        shutil.copytree(build_bundle(DYNAMIC_BATCH), bundle)
+        argv = [str(program), str(find_library()), str(bundle)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            time.sleep(number / 15 * whole_s)
+            bundle.rename(work / f"{number}-gone")
+            said = json.loads(child.communicate(timeout=60)[0])
+        code = said.get("code", 0)
+        require(child.returncode == (3 if code else 0), f"it ended with {child.returncode}")
+        require(code in {0, NOT_FOUND, BROKEN, REFUSED}, str(said))
+        ends.append(code)
+    require(len(set(ends)) > 1, f"it went always at the same time: {ends}")
+    return ", ".join(f"{ends.count(code)} ended with {code}" for code in sorted(set(ends)))
+
+
+READ_ONLY = """
+mount -t tmpfs -o ro tmpfs "$1" && mount --bind "$2" "$2" && mount -o remount,bind,ro "$2" &&
+shift 2 && exec "$@"
+"""
+IN_PYTHON = """
+import json, sys
+from edgepack.ondevice.runtime import edgepack_loader
+model = edgepack_loader.load(sys.argv[1])
+print(json.dumps([model.variant, list(map(list, model.passed_over)), model.golden_sqnr_db]))
+"""
+
+
+def survive_read_only(work: Path) -> str:
+    """On file systems that are read-only, a variant without a cache runs; others say why not."""
+    config = {"ep.context_file_path": "{cache}/model"}
+    bundle, cache = work / "bundle", work / "cache"
+    shutil.copytree(build_bundle(DYNAMIC_BATCH), bundle)
+    change_manifest(bundle, lambda m: m["variants"][0]["session"].update(config=config))
+    cache.mkdir()
+    if not can_mount():
+        return "not looked at: this user mounts nothing"
+    entered = ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", str(cache), str(bundle)]
+    opened = []
+    for argv in (
+        [str(compile_program("describe.cc")), str(find_library()), str(bundle)],
+        [sys.executable, "-c", IN_PYTHON, str(bundle)],
+    ):
+        environment = {**os.environ, "EDGEPACK_CACHE": str(cache)}
+        done = run_program([*entered, *argv], timeout_s=120, environment=environment)
+        require(done.exit_code == 0, f"{done.text}{done.last_lines}")
+        said = json.loads(done.text)
+        opened.append(read_opened(said) if isinstance(said, dict) else Opened(*said))
+    opened[0].require_equal(opened[1])
+    reason = opened[0].passed_over[0][1]
+    require("Read-only file system" in reason, reason)
+    return reason[:70]
+
+
 def run_out_of_memory(work: Path) -> str:
     """A process that gets no more memory is told so, and does not end."""
     feed = {"image": np.zeros((60_000, 3, 8, 8), np.float32)}
@@ -362,5 +441,7 @@ PROOFS = (
     Proof("the oldest runtime", open_oldest),
     Proof("inputs", refuse_inputs),
     Proof("a folder that vanishes", survive_vanishing),
+    Proof("a folder that vanishes early", survive_vanishing_early),
+    Proof("read-only file systems", survive_read_only),
     Proof("out of memory", run_out_of_memory),
 )

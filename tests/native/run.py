@@ -22,12 +22,13 @@ PLATFORMS = {
         "cpp_models",
         "cpp_faults",
         "cpp_sanitized",
+        "cpp_fuzz",
         "cpp_vectors",
         "cpp_run",
         "cpp_counters",
         "cpp_aarch64",
     ),
-    "c": ("c_calls", "c_predict", "c_measure"),
+    "c": ("c_calls", "c_predict", "c_measure", "c_memory"),
     "packages": ("packages_cmake", "packages_debian"),
 }
 """The modules with each platform's proofs, in the order in which they run."""

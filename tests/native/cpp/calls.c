@@ -18,6 +18,34 @@ static void expect(int holds, const char* what, const edgepack_status* status) {
   }
 }
 
+/* Each function that takes a handle, without one. */
+static void call_with_null(edgepack_status* status) {
+  edgepack_answers* answers = NULL;
+  expect(edgepack_get_variant(NULL) == NULL && edgepack_get_runtime_version(NULL) == NULL,
+         "texts of null", status);
+  expect(edgepack_get_passed_over_variant(NULL, 0) == NULL &&
+             edgepack_get_passed_over_reason(NULL, 0) == NULL,
+         "variants of null", status);
+  expect(edgepack_count_passed_over(NULL) == 0 && edgepack_count_inputs(NULL) == 0 &&
+             edgepack_count_outputs(NULL) == 0,
+         "counts of null", status);
+  expect(!(edgepack_get_golden_sqnr_db(NULL) > 0), "the closeness of null", status);
+  expect(edgepack_describe_input(NULL, 0) == NULL && edgepack_describe_output(NULL, 0) == NULL,
+         "descriptions of null", status);
+  expect(edgepack_get_output(NULL, 0) == NULL && edgepack_get_answer(NULL, 0) == NULL &&
+             edgepack_get_json(NULL) == NULL,
+         "results of null", status);
+  expect(edgepack_predict(NULL, NULL, 0, NULL, &answers, status) == EDGEPACK_USAGE,
+         "answers of a model that is null", status);
+  expect(edgepack_predict(NULL, NULL, 0, NULL, NULL, NULL) == EDGEPACK_USAGE, "all null", status);
+  expect(edgepack_run(NULL, NULL, 0, NULL, NULL) == EDGEPACK_USAGE, "all null", status);
+  expect(edgepack_open(NULL, NULL, NULL, NULL) == EDGEPACK_USAGE, "all null", status);
+  expect(answers == NULL, "no answers", status);
+  edgepack_close(NULL);
+  edgepack_free_outputs(NULL);
+  edgepack_free_answers(NULL);
+}
+
 static void call_wrongly(const char* folder, const edgepack_options* options,
                          edgepack_status* status) {
   edgepack_model* model = NULL;
@@ -38,12 +66,7 @@ static void call_wrongly(const char* folder, const edgepack_options* options,
   expect(edgepack_run(NULL, NULL, 0, &outputs, status) == EDGEPACK_USAGE, "a model that is null",
          status);
   expect(model == NULL && outputs == NULL, "nothing is made", status);
-  expect(edgepack_get_variant(NULL) == NULL && edgepack_count_inputs(NULL) == 0,
-         "questions to null", status);
-  expect(edgepack_describe_input(NULL, 0) == NULL && edgepack_get_output(NULL, 0) == NULL,
-         "items of null", status);
-  edgepack_close(NULL);
-  edgepack_free_outputs(NULL);
+  call_with_null(status);
 }
 
 static void give_wrongly(const edgepack_model* model, const edgepack_tensor* right,

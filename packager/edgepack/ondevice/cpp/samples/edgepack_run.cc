@@ -66,7 +66,7 @@ Arguments read_arguments(const std::vector<std::string>& words) {
     else if (words[at] == "--score")
       arguments.answers.score = read_number(value);
     else if (words[at] == "--top")
-      arguments.answers.top = static_cast<std::int64_t>(read_number(value));
+      arguments.answers.top = edgepack::detail::Json::parse(value, "the option").integer();
     else
       throw make_usage_error("there is no option " + words[at]);
   }
@@ -146,9 +146,11 @@ edgepack::TensorView read_npy(const std::string& bytes, const std::string& path)
   edgepack::TensorView view{facts->type, {}, bytes.data() + begin + length, 0};
   std::size_t at = find_behind("'shape': (");
   while (at < header.size() && header[at] != ')') {
+    const std::size_t first = at;
     std::int64_t size = 0;
     for (; at < header.size() && header[at] >= '0' && header[at] <= '9' && size < (1LL << 40); ++at)
       size = size * 10 + (header[at] - '0');
+    if (at == first) throw make_file_error(path, "has no shape");
     view.shape.push_back(size);
     while (at < header.size() && (header[at] == ',' || header[at] == ' ')) ++at;
   }

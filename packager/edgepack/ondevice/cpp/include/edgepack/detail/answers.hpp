@@ -403,12 +403,13 @@ inline std::optional<ClassMap> find_map(const TensorView& output, const Json& de
   if (!is_float && count != 1) return std::nullopt;
   const std::vector<double> values = read_values(output);
   const double threshold = described.at("threshold").number();
+  constexpr double most = 9e18;  // what 64 bits hold, nearly
   ClassMap map{width, height, std::vector<std::int64_t>(width * height)};
   for (std::size_t pixel = 0; pixel < map.classes.size(); ++pixel) {
     std::int64_t& best = map.classes[pixel];
     if (count == 1) {
       best = is_float ? (values[pixel] >= threshold ? 1 : 0)
-                      : static_cast<std::int64_t>(values[pixel]);
+                      : static_cast<std::int64_t>(std::clamp(values[pixel], -most, most));
       continue;
     }
     double highest = -kInfinity;

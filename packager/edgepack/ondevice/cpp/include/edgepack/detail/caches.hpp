@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -212,9 +213,12 @@ class SetAside {
   SetAside(const SetAside&) = delete;
   SetAside& operator=(const SetAside&) = delete;
   ~SetAside() {
-    std::error_code none;
-    std::filesystem::remove_all(kept_ ? aside_ : folder_, none);
-    if (!kept_) std::filesystem::rename(aside_, folder_, none);
+    try {
+      std::error_code none;
+      std::filesystem::remove_all(kept_ ? aside_ : folder_, none);
+      if (!kept_) std::filesystem::rename(aside_, folder_, none);
+    } catch (const std::bad_alloc&) {  // it stays aside, as where it cannot be moved
+    }
   }
   void keep() { kept_ = true; }
 

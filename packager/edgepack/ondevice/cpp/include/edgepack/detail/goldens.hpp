@@ -61,7 +61,10 @@ inline std::string unpack_palette(const std::string& data, std::size_t size, con
 /// Throws `Error` (broken_bundle): the file is missing, or not as large as the manifest says.
 inline Tensor read_golden(const Manifest& manifest, const GoldenEntry& entry) {
   const std::size_t size = get_facts(entry.type).size;
-  std::string data = manifest.read(entry.path);
+  constexpr std::size_t longest_palette = 256 * sizeof(double);
+  std::string data = manifest.read(
+      entry.path, count_bytes(entry.type, entry.shape) +
+                      (entry.palette ? entry.palette->sizes.size() * longest_palette : 0));
   if (entry.palette) data = unpack_palette(data, size, *entry.palette, entry.path);
   std::vector<std::int64_t> shape = entry.shape;
   if (entry.stride > 1) shape = {static_cast<std::int64_t>(data.size() / size)};

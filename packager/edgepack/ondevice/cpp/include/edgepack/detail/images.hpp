@@ -60,7 +60,7 @@ struct ImageDescription {
   std::vector<float> mean;
   std::vector<float> std;
 
-  /// Throws `Error` (broken_bundle): a value is missing or of another kind.
+  /// Throws `Error` (broken_bundle): a value is missing or of another kind, or a size is none.
   static ImageDescription read(const Json& described) {
     const auto read_floats = [&](const char* name) {
       std::vector<float> values;
@@ -70,6 +70,7 @@ struct ImageDescription {
       return values;
     };
     const Json& resize = described.at("resize");
+    check_resize(resize);
     Resampling resampling;
     if (const Json* filter = resize.find("filter")) resampling.filter = filter->text();
     if (const Json* antialias = resize.find("antialias")) resampling.antialias = antialias->boolean();
@@ -80,6 +81,22 @@ struct ImageDescription {
             static_cast<float>(described.at("scale").number()),
             read_floats("mean"),
             read_floats("std")};
+  }
+
+ private:
+  static void check_resize(const Json& resize) {
+    // A frame has at most as many pixels a side; their products fit into 64 bits.
+    constexpr std::int64_t longest = std::int64_t{1} << 24;
+    for (const char* name : {"letterbox", "short_side", "crop", "width", "height"}) {
+      const Json* side = resize.find(name);
+      if (side != nullptr && (side->integer() < 1 || side->integer() > longest))
+        throw make_broken(side->path() + " is not 1 to " + std::to_string(longest));
+    }
+    const Json* side = resize.find("letterbox");
+    if (side == nullptr && resize.find("short_side") != nullptr) side = &resize.at("crop");
+    const Json& wide = side == nullptr ? resize.at("width") : *side;
+    const Json& high = side == nullptr ? resize.at("height") : *side;
+    check_claimed(Type::float32, {1, 3, high.integer(), wide.integer()});
   }
 };
 

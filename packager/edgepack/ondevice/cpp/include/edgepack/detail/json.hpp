@@ -174,6 +174,15 @@ class Json {
   std::string path() const { return place_ == nullptr ? "a JSON value" : format_place(*place_); }
 
   Json() = default;
+  Json(Json&&) noexcept = default;
+  Json& operator=(Json&&) noexcept = default;
+  // Where memory fails while it is copied, a variant of libstdc++ 12 is destroyed as if it were
+  // there (12.2, observed): its alternatives are copied one by one.
+  Json(const Json& other) : place_(other.place_) {
+    std::visit([this](const auto& each) { value_ = each; }, other.value_);
+  }
+  Json& operator=(const Json& other) { return *this = Json(other); }
+  ~Json() = default;
 
  private:
   friend class JsonReader;
@@ -252,7 +261,7 @@ class JsonReader {
     ++at_;
   }
 
-  Json read_value(Place place, int depth) {
+  Json read_value(const Place& place, int depth) {
     if (depth > kDeepestJson)
       throw make_broken(where_ + " is too deep at byte " + std::to_string(at_));
     Json json;

@@ -148,7 +148,12 @@ inline std::string find_text(const Json& described, std::string_view name,
 inline std::size_t count_point_values(const Json& described) {
   const std::int64_t count = find_integer(described, "keypoints", 0);
   if (count == 0) return 0;
-  return static_cast<std::size_t>(count * described.at("keypoint_values").integer());
+  const std::int64_t values = described.at("keypoint_values").integer();
+  constexpr std::int64_t most = 1 << 20;
+  if (count < 0 || count > most || values < 2 || values > 3)
+    throw make_output_error("an object cannot have " + std::to_string(count) + " keypoints of " +
+                            std::to_string(values) + " values");
+  return static_cast<std::size_t>(count * values);
 }
 
 inline Error make_layout_error(const std::vector<std::int64_t>& shape, const std::string& layout,
@@ -162,6 +167,9 @@ inline Error make_layout_error(const std::vector<std::int64_t>& shape, const std
 inline Rows begin_rows(const Table& rows, const Json& described) {
   Rows read;
   const std::size_t values = count_point_values(described);
+  if (rows.columns < 4 + values)
+    throw make_output_error("a row has " + std::to_string(rows.columns) +
+                            " values: a box and its keypoints are " + std::to_string(4 + values));
   read.point_values = static_cast<std::size_t>(find_integer(described, "keypoint_values", 3));
   read.points = Table(rows.rows, values);
   for (std::size_t row = 0; row < rows.rows; ++row) {
@@ -286,6 +294,7 @@ inline Rows read_objects(const TensorView& output, const Json& described, std::s
 /// Returns the outputs of `ssd` as rows of a box and a score per class, or of a box, its score and
 /// its class.
 inline Table join_outputs(const std::vector<TensorView>& given) {
+  if (given.size() < 2) throw make_output_error("there are no scores of the boxes");
   const auto &boxes = given[0].shape, &scores = given[1].shape;
   const bool has_classes = given.size() > 2;
   const auto begins_so = [&](const std::vector<std::int64_t>& shape, std::size_t rank) {
@@ -406,7 +415,7 @@ inline Rows read_boxes(const std::vector<TensorView>& outputs, const Json& descr
   }
   const std::size_t before = is_true(described, "background") ? 1 : 0;
   const std::string activation = find_text(described, "activation", "none");
-  if (described.find("classes") != nullptr) {
+  if (outputs.size() > 2) {
     for (std::size_t row = 0; row < rows.rows; ++row) {
       const double score = activate({rows.at(row, 4)}, activation)[0];
       add_named(read, score, rows.at(row, 5) - static_cast<double>(before), labels);

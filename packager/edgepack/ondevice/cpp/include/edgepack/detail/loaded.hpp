@@ -74,8 +74,11 @@ class TemporaryFolder {
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   ~TemporaryFolder() {
-    std::error_code none;
-    std::filesystem::remove_all(path_, none);
+    try {
+      std::error_code none;
+      std::filesystem::remove_all(path_, none);
+    } catch (const std::bad_alloc&) {  // it stays, as where it cannot be removed
+    }
   }
   const std::filesystem::path& path() const { return path_; }
 
@@ -317,12 +320,13 @@ class Loaded {
     }
     if (!all_told) by_session = {profile(opener, sample)};
     const std::string& first = variant_.providers[0].name;
+    const double least = variant_.placement.value_or(0);
     for (const std::vector<std::string>& found : by_session) {
       const auto count = static_cast<double>(std::count(found.begin(), found.end(), first));
       const double share = found.empty() ? 0.0 : count / static_cast<double>(found.size());
-      if (share < *variant_.placement) {
+      if (share < least) {
         throw Refused(first + " runs " + format_fixed(share * 100, 0) +
-                      "% of the nodes, at least " + format_fixed(*variant_.placement * 100, 0) +
+                      "% of the nodes, at least " + format_fixed(least * 100, 0) +
                       "% are needed");
       }
     }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -143,25 +144,40 @@ struct GoldenSample {
   std::map<std::string, std::vector<GoldenEntry>> outputs;
 };
 
-/// Reads a whole file. Throws `Error` (not_found): it is not there, or cannot be read.
-inline std::string read_file(const std::string& path) {
+/// A file that is open; it is closed where it goes out of scope.
+struct Descriptor {
+  int number;
+  explicit Descriptor(int of_number) : number(of_number) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (number >= 0) close(number);
+  }
+};
+
+/// Reads a whole file of at most so many bytes, also where it has no size of its own.
+///
+/// Throws `Error`: not_found where it is not there, or cannot be read; broken_bundle where it is
+/// longer.
+inline std::string read_file(const std::string& path, std::size_t longest = kLongestJson) {
   const auto fail = [&path](int number) {
     return Error(Code::not_found, path + ": " + strerror(number),
                  "copy the bundle again, and let this user read it");
   };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw fail(errno);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.number < 0) throw fail(errno);
   std::string text;
   struct stat found{};
-  if (fstat(file, &found) == 0 && S_ISREG(found.st_mode))
-    text.reserve(static_cast<std::size_t>(found.st_size) + 1);
+  if (fstat(file.number, &found) == 0 && S_ISREG(found.st_mode))
+    text.reserve(std::min(static_cast<std::size_t>(found.st_size), longest) + 1);
   char block[1 << 16];
   ssize_t size;
-  while ((size = read(file, block, sizeof block)) > 0)
+  while ((size = read(file.number, block, sizeof block)) > 0) {
     text.append(block, static_cast<std::size_t>(size));
-  const int number = size < 0 ? errno : 0;
-  close(file);
-  if (number != 0) throw fail(number);
+    if (text.size() > longest)
+      throw make_broken(path + " is longer than " + std::to_string(longest) + " bytes");
+  }
+  if (size < 0) throw fail(errno);
   return text;
 }
 
@@ -190,10 +206,9 @@ class Manifest {
       throw make_broken(path + " has no variants, or no goldens");
     const Json* libraries = json_.find("custom_ops");
     if (libraries != nullptr) custom_ops_ = read_words(*libraries);
-    const Json* sources = json_.find("provider_sources");
-    for (const auto& [provider, source] :
-         sources == nullptr ? Json::Object() : sources->members()) {
-      about_[provider] = get_text(source, "about");
+    if (const Json* sources = json_.find("provider_sources")) {
+      for (const auto& [provider, source] : sources->members())
+        about_[provider] = get_text(source, "about");
     }
   }
 
@@ -225,11 +240,13 @@ class Manifest {
     return folder_ + "/" + path;
   }
 
-  /// Reads one of the bundle's files. Throws `Error` (broken_bundle): it is not there.
-  std::string read(const std::string& path) const {
+  /// Reads one of the bundle's files. Throws `Error` (broken_bundle): it is not there, or longer
+  /// than it may be.
+  std::string read(const std::string& path, std::size_t longest = kLongestJson) const {
     try {
-      return read_file(find_path(path));
+      return read_file(find_path(path), longest);
     } catch (const Error& error) {
+      if (error.code() == Code::broken_bundle) throw;
       throw make_broken(error.what());
     }
   }
@@ -423,7 +440,8 @@ class Manifest {
     const Json* extra = json.find("extra_db");
     if (extra != nullptr) entry.quantities.extra_db = {extra->number()};
     const Json* quantities = json.find("quantities");
-    if (quantities != nullptr) entry.quantities = read_quantities(*quantities);
+    if (quantities != nullptr)
+      entry.quantities = read_quantities(*quantities, count_values(entry.shape));
     const Json* palette = json.find("palette");
     if (palette != nullptr) {
       entry.palette = Palette{static_cast<std::int64_t>(read_count(palette->at("step"), 1)), {}};
@@ -433,9 +451,10 @@ class Manifest {
     return entry;
   }
 
-  static Quantities read_quantities(const Json& json) {
+  static Quantities read_quantities(const Json& json, std::size_t values) {
     Quantities found{static_cast<std::int64_t>(read_count(json.at("size"), 1)), {}, {}};
     for (const Json& each : json.at("extra_db").items()) found.extra_db.push_back(each.number());
+    const std::size_t most = std::max<std::size_t>(values, 1 << 16);
     std::size_t channels = 0;
     for (const Json& each : json.at("runs").items()) {
       const Json::List& run = each.items();
@@ -444,6 +463,7 @@ class Manifest {
       if (number >= found.extra_db.size()) throw make_broken(each.path() + " is of no quantity");
       found.runs.emplace_back(run[0].integer(), number);
       channels += read_count(run[0], 0);
+      if (channels > most) throw make_broken(json.path() + " has more channels than values");
     }
     if (channels == 0) throw make_broken(json.path() + " has no channels");
     return found;

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -295,9 +296,11 @@ class Runtime {
     char** names = nullptr;
     int count = 0;
     call(api::GetAvailableProviders, &names, &count);
-    const std::vector<std::string> found(names, names + count);
-    call(api::ReleaseAvailableProviders, names, count);
-    return found;
+    const auto release = [&](char** all) {
+      function(api::ReleaseStatus)(function(api::ReleaseAvailableProviders)(all, count));
+    };
+    const std::unique_ptr<char*, decltype(release)> owned(names, release);
+    return {names, names + count};
   }
 
  private:
@@ -377,12 +380,15 @@ class Runtime {
     std::vector<std::string> found;
     const auto add = [](dl_phdr_info* info, std::size_t, void* into) {
       const std::string_view path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
-      if (path.substr(path.rfind('/') + 1).substr(0, 17) == "libonnxruntime.so") {
+      if (path.substr(path.rfind('/') + 1).substr(0, 17) != "libonnxruntime.so") return 0;
+      try {
         static_cast<std::vector<std::string>*>(into)->emplace_back(path);
+        return 0;
+      } catch (const std::bad_alloc&) {  // nothing may be thrown through the linker
+        return 1;
       }
-      return 0;
     };
-    dl_iterate_phdr(add, &found);
+    if (dl_iterate_phdr(add, &found) != 0) throw std::bad_alloc();
     return found;
   }
 

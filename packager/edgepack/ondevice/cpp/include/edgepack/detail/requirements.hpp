@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "edgepack/detail/error.hpp"
@@ -53,8 +53,7 @@ inline std::string strip(const std::string& text,
 /// Returns the values of a key in a text of lines `key : value`, such as /proc/cpuinfo.
 inline std::vector<std::string> list_values(const std::string& text, std::string_view key) {
   std::vector<std::string> values;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : split_lines(text)) {
     const std::size_t colon = line.find(':');
     if (colon != std::string::npos && strip(line.substr(0, colon)) == key)
       values.push_back(strip(line.substr(colon + 1)));
@@ -68,8 +67,7 @@ inline std::set<std::string> read_cpu_flags() {
   std::set<std::string> flags;
   for (const char* key : {"flags", "Features"}) {
     for (const std::string& value : list_values(text, key)) {
-      std::istringstream words(value);
-      for (std::string word; words >> word;) flags.insert(word);
+      for (std::string& word : split_words(value)) flags.insert(std::move(word));
     }
   }
   return flags;
@@ -136,8 +134,7 @@ inline std::string read_driver_version() {
   }
   for (const std::string& value :
        list_values(read_text("/proc/driver/nvidia/version"), "NVRM version")) {
-    std::istringstream words(value);
-    for (std::string word; words >> word;) {
+    for (const std::string& word : split_words(value)) {
       const bool is_version = word.find('.') != std::string::npos &&
                               word.find_first_not_of(numbers) == std::string::npos;
       if (is_version) return "NVIDIA-" + word;
@@ -149,7 +146,7 @@ inline std::string read_driver_version() {
 /// Returns what tells this machine's hardware from other hardware that may share its home folder: a
 /// board's name, else the processor's, with NVIDIA's GPU where there is one.
 inline std::string read_device_model() {
-  const std::string board =
+  std::string board =
       strip(read_text("/proc/device-tree/model"), std::string_view("\0\n ", 3));
   if (!board.empty()) return board;
   std::vector<std::string> models;

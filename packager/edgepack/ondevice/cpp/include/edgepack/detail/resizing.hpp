@@ -60,6 +60,8 @@ struct Axis {
   std::int64_t from;
   /// How many of them make a new one.
   std::int64_t taps;
+  /// How many of the first ones are not there, as they make none.
+  std::int64_t skipped = 0;
   /// For each new value the first one that makes it. What lies outside stands for the edge.
   std::vector<std::int64_t> first;
   /// Of that one and of those that follow, `taps` for each; 0 behind the last.
@@ -73,7 +75,8 @@ struct Axis {
 
   std::int64_t count() const { return static_cast<std::int64_t>(first.size()); }
   std::int64_t place(std::int64_t index, std::int64_t tap) const {
-    return std::clamp<std::int64_t>(first[static_cast<std::size_t>(index)] + tap, 0, from - 1);
+    return std::clamp<std::int64_t>(first[static_cast<std::size_t>(index)] + tap, 0, from - 1) -
+           skipped;
   }
   Weight& weight(std::int64_t index, std::int64_t tap) {
     return weights[static_cast<std::size_t>(index * taps + tap)];
@@ -94,7 +97,7 @@ Weight add_product(Weight sum, Value value, Weight weight) {
   }
 }
 
-/// Which values along an axis make any new one.
+/// Returns which values along an axis make any new one.
 template <class Weight>
 std::vector<bool> find_needed(const Axis<Weight>& axis) {
   std::vector<bool> needed(static_cast<std::size_t>(axis.from));
@@ -105,18 +108,23 @@ std::vector<bool> find_needed(const Axis<Weight>& axis) {
   return needed;
 }
 
-/// Returns the sums along the rows, `(rows, count, channels)`, of rows that are needed; they are
-/// added one after the other, from `start` on.
-template <class Value, class Weight>
+/// Returns the sums along the rows, `(rows, count, channels)`, of rows that `down` needs; they are
+/// added one after the other, from `start` on. The rows before the first one that is needed, and
+/// behind the last one, are left out, and `down` skips them: of a long picture that is cut, the
+/// sums may be larger than memory.
+template <class Value, class Weight, class Other>
 std::vector<Weight> sum_across(const std::vector<Value>& values, std::int64_t channels,
-                               const Axis<Weight>& axis, const std::vector<bool>& needed,
-                               Weight start) {
-  const std::int64_t rows = static_cast<std::int64_t>(needed.size());
-  std::vector<Weight> sums(static_cast<std::size_t>(rows * axis.count() * channels), start);
-  for (std::int64_t y = 0; y < rows; ++y) {
+                               const Axis<Weight>& axis, Axis<Other>& down, Weight start) {
+  const std::vector<bool> needed = find_needed(down);
+  const auto first = std::find(needed.begin(), needed.end(), true);
+  const auto last = std::find(needed.rbegin(), needed.rend(), true).base();
+  const std::int64_t begin = first - needed.begin(), end = std::max(last, first) - needed.begin();
+  std::vector<Weight> sums(static_cast<std::size_t>((end - begin) * axis.count() * channels), start);
+  down.skipped = begin;
+  for (std::int64_t y = begin; y < end; ++y) {
     if (!needed[static_cast<std::size_t>(y)]) continue;
     const Value* row = values.data() + y * axis.from * channels;
-    Weight* sum = sums.data() + y * axis.count() * channels;
+    Weight* sum = sums.data() + (y - begin) * axis.count() * channels;
     for (std::int64_t x = 0; x < axis.count(); ++x, sum += channels) {
       for (std::int64_t tap = 0; tap < axis.taps; ++tap) {
         const Value* value = row + axis.place(x, tap) * channels;
@@ -156,8 +164,8 @@ std::vector<Weight> sum_down(const std::vector<Value>& values, std::int64_t leng
 /// Returns weighted sums along the rows, and then along the columns, of these.
 template <class Weight>
 std::vector<Weight> sum_both(const Pixels& pixels, const Axis<Weight>& across,
-                             const Axis<Weight>& down) {
-  const auto rows = sum_across(pixels.values, pixels.channels, across, find_needed(down), Weight{});
+                             Axis<Weight> down) {
+  const auto rows = sum_across(pixels.values, pixels.channels, across, down, Weight{});
   return sum_down(rows, across.count() * pixels.channels, down);
 }
 
@@ -277,7 +285,7 @@ inline std::vector<float> resize_as_pillow(const Pixels& pixels, const Span& acr
                                            const Span& down, double (*kernel)(double),
                                            double reach) {
   const auto wide = make_pillow_axis(across, kernel, reach);
-  const auto high = make_pillow_axis(down, kernel, reach);
+  auto high = make_pillow_axis(down, kernel, reach);
   constexpr std::int32_t half = 1 << (kPillowBits - 1);
   const std::int64_t channels = pixels.channels;
   const std::int64_t lost_width = across.from - across.to, lost_height = down.from - down.to;
@@ -290,10 +298,11 @@ inline std::vector<float> resize_as_pillow(const Pixels& pixels, const Span& acr
     }
     levels = finish_pillow(sum_down(pixels.values, across.from * channels, high, half,
                                     begin * channels, end * channels));
-    const std::vector<bool> all(static_cast<std::size_t>(high.count()), true);
+    const Span same{high.count(), high.count(), 0, high.count()};
+    auto all = make_pillow_axis(same, kernel, reach);
     levels = finish_pillow(sum_across(levels, channels, wide, all, half));
   } else {
-    levels = finish_pillow(sum_across(pixels.values, channels, wide, find_needed(high), half));
+    levels = finish_pillow(sum_across(pixels.values, channels, wide, high, half));
     levels = finish_pillow(sum_down(levels, wide.count() * channels, high, half));
   }
   return {levels.begin(), levels.end()};
@@ -318,8 +327,9 @@ inline std::vector<std::int64_t> pick_as_pillow(const Span& span) {
   const double step = static_cast<double>(span.from) / static_cast<double>(span.to);
   double place = step * 0.5;
   std::vector<std::int64_t> picked;
-  for (std::int64_t index = 0; index < span.end; ++index, place += step) {
+  for (std::int64_t index = 0; index < span.end; ++index) {
     if (index >= span.begin) picked.push_back(static_cast<std::int64_t>(place));
+    place += step;
   }
   return picked;
 }
@@ -383,8 +393,8 @@ inline Axis<std::int32_t> make_cv2_axis(const Span& span, Place (*find_place)(co
 inline std::vector<float> interpolate(const Pixels& pixels, const Span& across, const Span& down,
                                       Place (*find_place)(const Span&, std::int64_t)) {
   const auto wide = make_cv2_axis(across, find_place, true);
-  const auto high = make_cv2_axis(down, find_place, false);
-  const auto rows = sum_across(pixels.values, pixels.channels, wide, find_needed(high), 0);
+  auto high = make_cv2_axis(down, find_place, false);
+  const auto rows = sum_across(pixels.values, pixels.channels, wide, high, 0);
   const std::int64_t length = wide.count() * pixels.channels;
   std::vector<float> levels(static_cast<std::size_t>(high.count() * length));
   for (std::int64_t y = 0; y < high.count(); ++y) {
@@ -416,8 +426,9 @@ inline Axis<std::int32_t> make_cv2_cubic_axis(const Span& span) {
 /// left at a row's end in whole numbers. Source: VResizeCubicVec_32s8u and VResizeCubic.
 inline std::vector<float> resize_as_cv2_cubic(const Pixels& pixels, const Span& across,
                                               const Span& down) {
-  const auto wide = make_cv2_cubic_axis(across), high = make_cv2_cubic_axis(down);
-  const auto rows = sum_across(pixels.values, pixels.channels, wide, find_needed(high), 0);
+  const auto wide = make_cv2_cubic_axis(across);
+  auto high = make_cv2_cubic_axis(down);
+  const auto rows = sum_across(pixels.values, pixels.channels, wide, high, 0);
   const std::int64_t length = wide.count() * pixels.channels;
   constexpr std::int32_t half = 1 << (2 * kLinearBits - 1);
   std::vector<float> levels = finish(sum_down(rows, length, high, half), [](std::int32_t sum) {

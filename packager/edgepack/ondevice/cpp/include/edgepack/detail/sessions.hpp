@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -50,9 +50,7 @@ inline bool is_cpu_limited(const Variant& variant) {
 /// Returns an error's beginning and end, where the cause is, as one line.
 inline std::string shorten_error(const std::string& error) {
   constexpr std::size_t longest = 400, begin = 80;
-  std::istringstream words(error);
-  const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
-  std::string text = join(all, " ");
+  std::string text = join(split_words(error), " ");
   if (text.size() <= longest) return text;
   return text.substr(0, begin) + " ... " + text.substr(text.size() - longest + begin);
 }
@@ -84,10 +82,11 @@ class Session {
     }
     for (const TensorSpec& spec : outputs) wanted.push_back(spec.name.c_str());
     std::vector<api::Value*> made(outputs.size(), nullptr);
+    std::vector<Owned<api::Value>> owned;
+    owned.reserve(made.size());  // what is made has its owner without more memory
     const api::RunOptions* no_options = nullptr;
     runtime_->call(api::Run, session_.get(), no_options, given.data(), inputs.data(), inputs.size(),
                    wanted.data(), wanted.size(), made.data());
-    std::vector<Owned<api::Value>> owned;
     for (api::Value* each : made) owned.emplace_back(each, runtime_->function(api::ReleaseValue));
     Tensors found;
     for (std::size_t k = 0; k < outputs.size(); ++k)
@@ -123,9 +122,11 @@ class Session {
     char* name = nullptr;
     runtime_->call(api::GetAllocatorWithDefaultOptions, &allocator);
     runtime_->call(api::SessionEndProfiling, session_.get(), allocator, &name);
-    const std::string path = name;
-    runtime_->call(api::AllocatorFree, allocator, static_cast<void*>(name));
-    return path;
+    const auto release = [&](char* text) {
+      runtime_->function(api::ReleaseStatus)(runtime_->function(api::AllocatorFree)(allocator, text));
+    };
+    const std::unique_ptr<char, decltype(release)> owned(name, release);
+    return name;
   }
 
   /// Keeps the session as long as the process lasts.
@@ -140,7 +141,7 @@ class Session {
 class Sessions {
  public:
   /// `extensions` and `plugins` name libraries: see `Options`.
-  Sessions(RuntimePointer runtime, const Manifest& manifest, std::string cache,
+  Sessions(RuntimePointer runtime, const Manifest& manifest, const std::string& cache,
            std::string extensions, Words plugins)
       : runtime_(std::move(runtime)),
         manifest_(manifest),
@@ -292,7 +293,7 @@ class Sessions {
   /// sources.
   Device find_device(const Provider& provider) const {
     const std::vector<Device> devices = list_devices(provider.name);
-    return provider.plugin ? find_own_device(provider, devices)
+    return provider.plugin ? find_own_device(provider.name, *provider.plugin, devices)
                            : find_known_device(provider, devices);
   }
 
@@ -309,7 +310,8 @@ class Sessions {
                   join(kinds, ", "));
   }
 
-  Device find_own_device(const Provider& provider, const std::vector<Device>& devices) const {
+  Device find_own_device(const std::string& provider, const Plugin& plugin,
+                         const std::vector<Device>& devices) const {
     const auto lower = [](std::string text) {
       for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
       return text;
@@ -317,14 +319,14 @@ class Sessions {
     std::vector<std::string> listed;
     for (const Device each : devices) {
       const std::string kind = find_kind(each), vendor = find_vendor(each);
-      if (provider.plugin->type.value_or(kind) == kind &&
-          lower(provider.plugin->vendor.value_or(vendor)) == lower(vendor))
+      if (plugin.type.value_or(kind) == kind &&
+          lower(plugin.vendor.value_or(vendor)) == lower(vendor))
         return each;
       listed.push_back(kind + " of " + (vendor.empty() ? "nobody" : vendor));
     }
-    const std::string asked = provider.plugin->type.value_or("device") +
-                              (provider.plugin->vendor ? " of " + *provider.plugin->vendor : "");
-    throw Refused(provider.name + "'s plugin lists no " + asked + " on this machine, only " +
+    const std::string asked =
+        plugin.type.value_or("device") + (plugin.vendor ? " of " + *plugin.vendor : "");
+    throw Refused(provider + "'s plugin lists no " + asked + " on this machine, only " +
                   join(listed, ", "));
   }
 

@@ -109,8 +109,9 @@ inline bool can_store(Type type, double number) {
 }
 
 /// Returns a tensor whose values are all one number. Throws `Error` (broken_bundle): the type does
-/// not hold it.
+/// not hold it, or the tensor is larger than `kMostClaimed`.
 inline Tensor make_filled(Type type, const std::vector<std::int64_t>& shape, double number) {
+  check_claimed(type, shape);
   Tensor tensor = make_tensor(type, shape);
   if (number == 0.0) return tensor;
   if (!can_store(type, number))
@@ -156,7 +157,8 @@ class InputShapes {
  public:
   explicit InputShapes(const Manifest& manifest) : inputs_(manifest.inputs()) {
     const Json* described = manifest.json().find("input_descriptions");
-    for (const auto& [name, each] : described == nullptr ? Json::Object() : described->members()) {
+    if (described == nullptr) return;
+    for (const auto& [name, each] : described->members()) {
       if (each.kind() == Json::Kind::null) continue;
       const Json* fill = each.find("pad");
       if (fill != nullptr)
@@ -257,9 +259,10 @@ class InputShapes {
     Tensors changed;
     for (const TensorSpec& spec : inputs_) {
       const TensorView& view = feed.find(spec.name)->second;
-      Tensor other = make_tensor(view.type, count_values(view.shape) == 0
-                                                ? view.shape
-                                                : resize_shape(spec, view.shape, sizes));
+      const std::vector<std::int64_t> shape =
+          count_values(view.shape) == 0 ? view.shape : resize_shape(spec, view.shape, sizes);
+      check_claimed(view.type, shape);
+      Tensor other = make_tensor(view.type, shape);
       copy_part(view, other, other.shape);
       changed.emplace(spec.name, std::move(other));
     }

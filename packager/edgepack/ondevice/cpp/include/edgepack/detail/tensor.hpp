@@ -172,6 +172,18 @@ inline Half make_half(double number) {
   return {static_cast<std::uint16_t>(sign | bits)};
 }
 
+/// The most bytes of a tensor whose size only a manifest says: 1 GiB.
+constexpr std::size_t kMostClaimed = std::size_t{1} << 30;
+
+/// Throws `Error` (broken_bundle) where a manifest says a size that no device would have memory for.
+inline void check_claimed(Type type, const std::vector<std::int64_t>& shape) {
+  constexpr std::int64_t most = kMostClaimed;
+  const bool is_long = std::any_of(shape.begin(), shape.end(),
+                                   [](std::int64_t size) { return size < 0 || size > most; });
+  if (is_long || count_bytes(type, shape) > kMostClaimed)
+    throw make_broken("an input of the shape " + format_shape(shape) + " is larger than 1 GiB");
+}
+
 [[noreturn]] inline void throw_other_type(Type type) {
   throw Error(Code::usage, "the tensor holds " + std::string(get_facts(type).name),
               "ask for values of that type");

@@ -3,6 +3,7 @@
 #ifndef EDGEPACK_DETAIL_TEXT_HPP
 #define EDGEPACK_DETAIL_TEXT_HPP
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <ios>
@@ -56,11 +57,24 @@ inline std::string quote(std::string_view text, bool is_bytes = false) {
 /// A number with so many digits behind the point, `-inf` and `nan` as they are.
 inline std::string format_fixed(double value, int digits) {
   std::ostringstream text;
+  text.exceptions(std::ios_base::badbit);  // where there is no memory, nothing is left out
   text.imbue(std::locale::classic());
   text.setf(std::ios_base::fixed);
   text.precision(digits);
   text << value;
   return text.str();
+}
+
+/// The words of a text, with white space between them.
+inline std::vector<std::string> split_words(const std::string& text) {
+  constexpr const char* space = " \t\n\v\f\r";
+  std::vector<std::string> words;
+  for (std::size_t end = 0;;) {
+    const std::size_t begin = text.find_first_not_of(space, end);
+    if (begin == std::string::npos) return words;
+    end = std::min(text.find_first_of(space, begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+  }
 }
 
 /// The lines of a file's text; byte order marks and CRs are left out.
@@ -84,10 +98,12 @@ inline std::vector<std::string> split_lines(std::string_view text) {
 inline std::string format_number(double value) {
   for (int digits = 15;; ++digits) {
     std::ostringstream text;
+    text.exceptions(std::ios_base::badbit);
     text.imbue(std::locale::classic());
     text.precision(digits);
     text << value;
     std::istringstream back(text.str());
+    back.exceptions(std::ios_base::badbit);
     back.imbue(std::locale::classic());
     double read = 0;
     if (digits == 17 || !std::isfinite(value) || (back >> read && read == value)) return text.str();
