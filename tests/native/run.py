@@ -22,6 +22,7 @@ PLATFORMS = {
         "cpp_models",
         "cpp_faults",
         "cpp_sanitized",
+        "cpp_tidy",
         "cpp_fuzz",
         "cpp_vectors",
         "cpp_run",
