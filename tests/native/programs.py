@@ -97,14 +97,27 @@ def compile_program(name: str, *flags: str, compiler: str = "") -> Path:
 
 
 @cache
-def compile_sample() -> Path:
+def compile_sample(optimization: str = "-O1") -> Path:
     """Compile the sample that bundles carry, as an integrator would, once in a run."""
     code = build_bundle(BUCKETS) / "cpp"
     program = Path(mkdtemp(prefix="programs-", dir=_make_kept())) / "edgepack_run"
-    flags = ["-std=c++17", *WARNINGS, "-O1", "-ffp-contract=off", "-I", str(code / "include")]
+    flags = ["-std=c++17", *WARNINGS, optimization, "-ffp-contract=off"]
+    flags += ["-I", str(code / "include")]
     source = str(code / "samples" / "edgepack_run.cc")
     _run([find_compilers()[0], *flags, source, "-o", str(program), "-ldl", "-pthread"])
     return program
+
+
+@cache
+def compile_library() -> Path:
+    """Compile the C functions as a shared library, as examples/bindings does, once in a run."""
+    code = build_bundle(BUCKETS) / "cpp"
+    library = Path(mkdtemp(prefix="programs-", dir=_make_kept())) / "libedgepack.so"
+    flags = ["-std=c++17", *WARNINGS, "-O2", "-ffp-contract=off", "-fPIC", "-shared"]
+    source = str(code / "src" / "edgepack_c.cc")
+    argv = [find_compilers()[0], *flags, "-I", str(code / "include"), source]
+    _run([*argv, "-o", str(library), "-ldl", "-pthread"])
+    return library
 
 
 def _make_kept() -> Path:

@@ -29,7 +29,7 @@ PLATFORMS = {
         "cpp_counters",
         "cpp_aarch64",
     ),
-    "c": ("c_calls", "c_predict", "c_measure", "c_memory"),
+    "c": ("c_calls", "c_predict", "c_measure", "c_memory", "c_bindings"),
     "packages": ("packages_cmake", "packages_debian"),
 }
 """The modules with each platform's proofs, in the order in which they run."""
