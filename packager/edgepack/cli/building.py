@@ -43,18 +43,30 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
 def package_bundles(
     result: api.BuildResult, asked: Mapping[str, bool], out: Path, *, as_json: bool
 ) -> None:
-    """Export what was built, as ``edgepack export`` does, and write where it is.
+    """Export what was built for Linux, as ``edgepack export`` does, and write where it is.
 
     Args:
         result: What was built.
         asked: By option, whether it was given.
         out: Where packages go.
         as_json: Write no lines.
+
+    Raises:
+        UsageError: Nothing was built for Linux, or a bundle cannot be a package.
+        ToolError: nfpm is missing or fails, or the folder cannot be written.
     """
     forms: dict[str, api.ExportFormat] = {"--deb": "deb", "--ipk": "ipk"}
-    for option, form in forms.items():
-        for built in result.bundles if asked[option] else ():
-            exported = api.export_bundle(built.bundle.path, form, out)
+    given = [option for option in forms if asked[option]]
+    for_linux = [b.bundle for b in result.bundles if b.bundle.manifest.family == "linux"]
+    if given and not for_linux:
+        raise UsageError(
+            "no bundle that was built is for Linux, and packages are",
+            hint="leave it out, or build for a Linux target, too",
+            where=given[0],
+        )
+    for option in given:
+        for bundle in for_linux:
+            exported = api.export_bundle(bundle.path, forms[option], out)
             if not as_json:
                 write_line(str(exported.path))
 

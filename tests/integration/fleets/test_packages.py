@@ -19,6 +19,7 @@ from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.fleets import packages
 from edgepack.fleets.export import ExportSettings, export_bundle
 
+from tests.support.nets import tiny_models
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.tools import require_tool, unpack
 
@@ -409,3 +410,18 @@ def test_recipe_when_it_is_written_has_the_archive_and_its_hash(
     listed = hashlib.md5((bundle / "manifest.json").read_bytes()).hexdigest()
     assert f"file://manifest.json;md5={listed}" in text
     assert not [word for word in text.split() if word.strip('"').startswith("@")]
+
+
+def test_build_when_a_target_is_not_of_linux_packages_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    asked = ["build", "--project", str(project), "--out", str(tmp_path / "dist"), "--deb"]
+    for_phones = ["--target", "android-xnnpack", "--variant", "cpu-fp32"]
+    assert run([*asked, "--target", "linux-x86-64", *for_phones]) == 0
+    [package] = (tmp_path / "dist").glob("*.deb")
+    assert str(package) in capsys.readouterr().out
+    package.unlink()
+    assert run([*asked, *for_phones]) == UsageError.exit_code
+    assert "no bundle that was built is for Linux" in capsys.readouterr().err
+    assert not list((tmp_path / "dist").glob("*.deb"))
