@@ -74,7 +74,7 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 web-test: $(READY)  ## Browser bundles in Node and a headless Chromium; needs Node 20, npm and Chromium
 	$(ROOM) $(BIN)/python -m tests.web.run $(WEB)
 
-native-test: $(READY)  ## The C++ and C library of bundles for Linux; needs g++, cmake, npm, clang-19 with libFuzzer and emulated aarch64, root on Debian
+native-test: $(READY)  ## The C++ and C library of bundles for Linux; needs g++, cmake, npm, clang-19 with libFuzzer, lintian, dpkg and emulated aarch64, root on Debian
 	$(ROOM) $(BIN)/python -m tests.native.run $(NATIVE)
 
 service-test: $(READY)  ## A bundle's service as an image, a container and a systemd unit; needs root on Debian
