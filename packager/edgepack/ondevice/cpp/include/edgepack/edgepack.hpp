@@ -112,7 +112,11 @@ class Model {
   /// works, with the reason for each; usage where the bundle has no such variant, or the cache is
   /// inside it.
   static Model open(const std::string& folder, const Options& options = {}) {
-    return Model(detail::Loaded::open(folder, options));
+    try {
+      return Model(detail::Loaded::open(folder, options));
+    } catch (const detail::OrtFailure& failure) {
+      throw detail::make_run_error(failure, "onnxruntime failed");
+    }
   }
 
   /// Runs the model and returns its outputs by name.

@@ -186,8 +186,10 @@ template <class T, class... Taken, class... Given>
 Owned<T> make_owned(const Runtime& runtime, const api::Slot<void(T*)>& release,
                     const api::Slot<api::Status*(Taken...)>& make, Given... given);
 
-/// What an error of onnxruntime means for a caller, where no variant is being tried.
-inline Error make_run_error(const OrtFailure& failure) {
+/// What an error of onnxruntime means for a caller, where no variant is being tried; `doing` says
+/// what failed.
+inline Error make_run_error(const OrtFailure& failure,
+                            const std::string& doing = "inference failed") {
   const std::string_view text = failure.what();
   for (const char* sign : {"bad_alloc", "Failed to allocate", "out of memory"}) {
     if (text.find(sign) != std::string_view::npos) {
@@ -195,7 +197,7 @@ inline Error make_run_error(const OrtFailure& failure) {
                    "give smaller inputs, or free some memory");
     }
   }
-  return Error(Code::internal, "inference failed: " + std::string(text),
+  return Error(Code::internal, doing + ": " + std::string(text),
                "give inputs as the bundle's README shows");
 }
 
@@ -336,6 +338,8 @@ class Runtime {
       call(api::DisableTelemetryEvents, static_cast<const api::Env*>(env.get()));
       env_ = env.release();
     } catch (const OrtFailure& failure) {
+      const Error error = make_run_error(failure);
+      if (error.code() == Code::out_of_memory) throw error;
       throw Error(Code::no_runtime,
                   "onnxruntime " + version_ + " does not start: " + failure.what(), kWhere);
     }

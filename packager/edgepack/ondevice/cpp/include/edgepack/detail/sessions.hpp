@@ -368,9 +368,15 @@ class Sessions {
   static void add_cache(Variant& variant, const std::filesystem::path& folder) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
-    if (failed)
-      throw Refused("its cache folder cannot be made: " + failed.message() + ": " +
-                    quote(folder.string()));
+    if (failed) {
+      // Python names the first folder that could not be made.
+      std::error_code none;
+      std::filesystem::path missing = folder;
+      while (missing.has_parent_path() && !std::filesystem::exists(missing.parent_path(), none))
+        missing = missing.parent_path();
+      throw Refused("its cache folder cannot be made: [Errno " + std::to_string(failed.value()) +
+                    "] " + failed.message() + ": " + quote(missing.string()));
+    }
     fill_settings(variant.session.config, folder.string());
     for (Provider& each : variant.providers) fill_settings(each.options, folder.string());
   }
