@@ -27,11 +27,12 @@ static void refuse(const edgepack_model* model, const edgepack_item* item, size_
 
 /* Prints the answers to a text or a sound, or what is said of it, and asks for wrong ones. */
 static void answer_other(const edgepack_model* model, int is_text) {
-  const size_t most = 1 << 20;
-  char* bytes = malloc(most);
-  need(bytes != NULL, "memory");
-  const size_t count = fread(bytes, 1, most - 1, stdin);
-  bytes[count] = '\0';
+  static char read[1 << 20];
+  const size_t count = fread(read, 1, sizeof read - 1, stdin);
+  /* As long as it is, so that sanitizers see what is read behind it. */
+  char* bytes = calloc(count + 1, 1);
+  if (bytes == NULL) exit(1);
+  memcpy(bytes, read, count);
   edgepack_item item;
   memset(&item, 0, sizeof item);
   if (is_text) {
@@ -58,7 +59,7 @@ static void answer_other(const edgepack_model* model, int is_text) {
   if (is_text) {
     const int64_t shape[] = {1, 1}, one = 1;
     const edgepack_tensor mask = {NULL, EDGEPACK_INT64, 2, shape, &one, sizeof one};
-    edgepack_item items[2] = {item, {"attention_mask", &mask, NULL, NULL, NULL, 0}};
+    const edgepack_item items[2] = {item, {"attention_mask", &mask, NULL, NULL, NULL, 0}};
     refuse(model, items, 2, NULL, EDGEPACK_BAD_INPUT, "a mask beside the text");
     need(strcmp(status.text, "the input 'attention_mask' is made of the text: leave it out") == 0,
          "what is said of a mask beside the text");
