@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.provisioning.native import About
@@ -16,7 +17,7 @@ from edgepack.errors import RemoteCommandError, UsageError
 from edgepack.measure.phones.android import is_emulator
 from edgepack.measure.phones.conditions import parse_android_conditions
 from edgepack.native.harness import NativeHarness
-from edgepack.native.plans import Plan
+from edgepack.native.plans import Plan, add_schedule
 from edgepack.native.program import ProgramRun
 from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.presets import find_preset
@@ -315,7 +316,25 @@ def test_settings_that_are_tried_are_in_the_plan(folder: Path) -> None:
     assert [line in plans[1].splitlines() for line in lines] == [True] * 4
 
 
-def test_scenario_that_it_does_not_measure_is_refused(folder: Path) -> None:
-    preset = find_preset("smoke").with_scenario(make_scenario("multi-stream"))
-    with pytest.raises(UsageError, match="not as multi-stream"):
+def test_joined_samples_are_refused(folder: Path) -> None:
+    preset = find_preset("smoke").with_scenario(make_scenario("offline", max_batch=4))
+    with pytest.raises(UsageError, match="joins no samples"):
         harness_of(folder, FakePhone(near)).measure_argv("cpu-fp32", preset)
+
+
+def test_queries_of_server_arrive_as_the_python_harness_draws_them(folder: Path) -> None:
+    server = make_scenario("server", queries_per_s=100.0, latency_bound_ms=50.0)
+    preset = find_preset("smoke").with_scenario(server)
+    plan = add_schedule(Plan("fetch y\n"), "work", [5, 1 << 40])
+    assert plan.text.splitlines()[-1] == "schedule work/schedule.bin"
+    assert np.frombuffer(plan.files["work/schedule.bin"], "<i8").tolist() == [5, 1 << 40]
+    arguments = harness_of(folder, FakePhone(near)).measure_argv("cpu-fp32", preset)
+    assert arguments[arguments.index("--scenario") + 1] == "server"
+
+
+def test_model_with_a_state_is_refused_another_scenario(folder: Path) -> None:
+    harness = harness_of(folder, FakePhone(near))
+    harness.bundle.manifest.state["y"] = "x"
+    preset = find_preset("smoke").with_scenario(make_scenario("multi-stream"))
+    with pytest.raises(UsageError, match="is a single stream, not multi-stream"):
+        harness.measure("cpu-fp32", preset)
