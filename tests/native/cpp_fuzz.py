@@ -1,4 +1,4 @@
-"""A fuzzer looks for bytes of a bundle, of a picture or of a tensor that end the process.
+"""A fuzzer looks for bytes of a bundle, or of what it is given, that end the process.
 
 Each file of ``cpp/fuzz`` is a target for libFuzzer, compiled with the sanitizers for addresses and
 undefined behaviour: an abort, a leak, an exception that is no ``Error``, a hang, or an allocation
@@ -14,6 +14,7 @@ import io
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from edgepack.errors import ToolError
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import BUCKETS, DETECTOR, DYNAMIC_BATCH, FACES, READER
+from tests.mobile.vectors import normalizer, tokenizer
 from tests.native.cpp_run import make_netpbm
 from tests.native.programs import COMPILE_TIMEOUT_S, HERE, KEPT, build_bundle
 
@@ -100,12 +102,37 @@ def seed_frames() -> Seeds:
     yield bytes(64)
 
 
+def seed_sounds() -> Seeds:
+    """Yield files of sounds behind two bytes that say what is wanted of them."""
+    for number, (code, bits) in enumerate(((1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64))):
+        form = struct.pack("<HHIIHH", code, 2, 16000, 16000 * bits // 4, bits // 4, bits)
+        values = bytes(range(bits // 8 * 6))
+        chunks = b"fmt " + struct.pack("<I", 16) + form + b"LIST\2\0\0\0ab"
+        chunks += b"data" + struct.pack("<I", len(values)) + values
+        yield (
+            bytes((number, number))
+            + b"RIFF"
+            + struct.pack("<I", len(chunks) + 4)
+            + b"WAVE"
+            + chunks
+        )
+
+
+def seed_texts() -> Seeds:
+    """Yield tokenizers, each with a text."""
+    for strips in (None, True, False):
+        made = tokenizer(normalizer=normalizer(strip_accents=strips))
+        yield json.dumps(made).encode() + "\0a\u0301b [MASK] \u4e2d \u1e9b\u0323".encode()
+
+
 TARGETS: dict[str, Callable[[], Seeds]] = {
     "bundle": seed_bundles,
     "frame": seed_frames,
     "json": seed_json,
     "lists": seed_lists,
     "sample": seed_samples,
+    "sound": seed_sounds,
+    "text": seed_texts,
 }
 """By the name of a file of ``cpp/fuzz``, what it begins with."""
 

@@ -187,6 +187,7 @@ class Meaning {
 
   Text read_tokens(const std::string& name, const Json& tokens) {
     Text text{tokens.at("length").integer(), {}, {}, {}, {}};
+    check_claimed(Type::int64, {text.length});
     const auto set = [&](std::string& input, const char* key) {
       const Json* made = tokens.find(key);
       if (made == nullptr) return;

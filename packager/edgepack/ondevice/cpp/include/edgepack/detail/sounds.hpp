@@ -36,8 +36,10 @@ struct SoundDescription {
   /// Throws `Error` (broken_bundle): a value is missing, or of another kind.
   static SoundDescription read(const Json& json) {
     const Json* length = json.find("length");
-    return {json.at("rate").integer(), json.at("channels").integer(),
-            length == nullptr ? 0 : length->integer()};
+    const SoundDescription found{json.at("rate").integer(), json.at("channels").integer(),
+                                 length == nullptr ? 0 : length->integer()};
+    check_claimed(Type::float64, {found.channels, found.length});
+    return found;
   }
 };
 
