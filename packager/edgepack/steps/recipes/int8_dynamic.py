@@ -276,6 +276,10 @@ def _make_error(node: onnx.NodeProto, found: str) -> BugError:
     return BugError(f"node {node.name!r} is not in the dialect that was asked for: {found}")
 
 
+_LSTM_ZERO_POINTS = (9, 11)
+"""Places among the inputs of DynamicQuantizeLSTM (onnxruntime's ContribOperators.md)."""
+
+
 def _unshare_weights(model: onnx.ModelProto) -> None:
     """Give Gemm and LSTM their own weights where others read them too.
 
@@ -309,6 +313,9 @@ def _share_weights(model: onnx.ModelProto) -> None:
     graph = model.graph
     fixed = {value.name for value in (*graph.input, *graph.output)}
     fixed.update(name for node in graph.node for name in list_body_reads(node))
+    for node in graph.node:
+        if node.op_type == _RECURRENT:  # its zero points have two dimensions
+            fixed.update(node.input[place] for place in _LSTM_ZERO_POINTS)
     kept: dict[bytes, str] = {}
     others: dict[str, str] = {}
     for tensor in graph.initializer:
