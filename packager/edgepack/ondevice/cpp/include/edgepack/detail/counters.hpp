@@ -421,7 +421,7 @@ class Counters : public std::enable_shared_from_this<Counters> {
   static Open& list_open() {
     // Never released: what ends later may still ask for it.
     static Open* const open = [] {
-      atexit([] { list_open().close_all(); });
+      (void)atexit([] { list_open().close_all(); });
       return new Open();
     }();
     return *open;
@@ -563,7 +563,7 @@ class Counters : public std::enable_shared_from_this<Counters> {
       const std::lock_guard<std::mutex> lock(telling_);
       if (!told_.insert(what).second) return;
       const std::string said = "what " + about_.model + " does is not counted on disk: " + what;
-      fprintf(stderr, "%s\n", said.c_str());
+      (void)fprintf(stderr, "%s\n", said.c_str());
     } catch (const std::bad_alloc&) {
       return;  // nor is there memory to say so
     }

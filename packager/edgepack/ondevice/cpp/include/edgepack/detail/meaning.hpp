@@ -289,11 +289,8 @@ class Meaning {
     }
     const TensorSpec& spec = find_spec(name);
     const auto& [length, mask, kinds, pieces, in_model] = found->second;
-    if (in_model) {
-      const std::string taken = in_model->encode_text(text);
-      feed.made[name] = make_bytes(taken);
-      return;
-    }
+    if (in_model) feed.made[name] = make_bytes(in_model->encode_text(text));
+    if (!pieces) return;
     const bool is_fixed = !spec.shape.empty() && spec.shape.back().name.empty();
     const Encoding encoding = pieces->encode(text, static_cast<std::size_t>(length), is_fixed);
     for (const TensorSpec& each : manifest_->inputs()) {

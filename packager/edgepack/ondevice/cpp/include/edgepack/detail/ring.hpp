@@ -49,7 +49,7 @@ class DiskError : public std::runtime_error {
 /// The time of a clock in nanoseconds.
 inline std::int64_t read_clock_ns(clockid_t clock) {
   timespec now{};
-  clock_gettime(clock, &now);
+  (void)clock_gettime(clock, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 

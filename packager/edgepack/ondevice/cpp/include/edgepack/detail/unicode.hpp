@@ -74,9 +74,10 @@ constexpr char32_t kSyllableCount = kLeadCount * kVowelCount * kTrailCount;
 inline void append_parts(std::u32string& text, char32_t c) {
   if (c >= kSyllables && c < kSyllables + kSyllableCount) {
     const char32_t syllable = c - kSyllables;
-    text += kLeads + syllable / (kVowelCount * kTrailCount);
-    text += kVowels + syllable / kTrailCount % kVowelCount;
-    if (syllable % kTrailCount != 0) text += kTrails + syllable % kTrailCount;
+    const auto add = [&text](std::uint32_t letter) { text += static_cast<char32_t>(letter); };
+    add(kLeads + syllable / (kVowelCount * kTrailCount));
+    add(kVowels + syllable / kTrailCount % kVowelCount);
+    if (syllable % kTrailCount != 0) add(kTrails + syllable % kTrailCount);
     return;
   }
   const NumberedRange* found = find_range(kDecomposed, c);
@@ -84,7 +85,7 @@ inline void append_parts(std::u32string& text, char32_t c) {
     text += c;
     return;
   }
-  const std::uint32_t* parts = kParts + found->number + 2 * (c - found->first);
+  const std::uint32_t* parts = kParts + found->number + std::size_t{2} * (c - found->first);
   append_parts(text, parts[0]);
   if (parts[1] != 0) append_parts(text, parts[1]);
 }
@@ -113,7 +114,7 @@ inline char32_t find_composed(char32_t first, char32_t second) {
     Pairs made;
     for (const NumberedRange& range : kDecomposed) {
       for (char32_t c = range.first; c <= range.last; ++c) {
-        const std::uint32_t* parts = kParts + range.number + 2 * (c - range.first);
+        const std::uint32_t* parts = kParts + range.number + std::size_t{2} * (c - range.first);
         if (parts[1] != 0 && find_range(kUncomposed, c) == nullptr) made[{parts[0], parts[1]}] = c;
       }
     }
