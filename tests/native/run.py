@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.native.run [cpp] [c] [packages] [PROGRAM ...]
+    python -m tests.native.run [cpp] [c] [tools] [packages] [aarch64] [PROGRAM ...]
 
 As :mod:`tests.mobile.run`, with the modules beside this file. Needs g++ or clang++, and the
 onnxruntime wheel that edgepack itself uses, whose library is opened.
@@ -21,16 +21,14 @@ PLATFORMS = {
         "cpp_compilers",
         "cpp_models",
         "cpp_faults",
-        "cpp_sanitized",
-        "cpp_tidy",
-        "cpp_fuzz",
         "cpp_vectors",
         "cpp_run",
         "cpp_counters",
-        "cpp_aarch64",
     ),
     "c": ("c_calls", "c_predict", "c_measure", "c_memory", "c_bindings"),
+    "tools": ("cpp_sanitized", "cpp_tidy", "cpp_fuzz"),
     "packages": ("packages_cmake", "packages_debian"),
+    "aarch64": ("cpp_aarch64",),
 }
 """The modules with each platform's proofs, in the order in which they run."""
 
