@@ -107,10 +107,8 @@ def list_runs(holds: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
     """Yield the first and last of characters in a row for which something holds."""
     for held, run in groupby(_CHARACTERS, holds):
         if held:
-            first = last = next(run)
-            for last in run:  # noqa: B007  (the last is wanted)
-                pass
-            yield first, last
+            characters = list(run)
+            yield characters[0], characters[-1]
 
 
 def list_categories(*begins: str) -> list[Row]:

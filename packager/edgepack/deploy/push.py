@@ -176,8 +176,8 @@ class _SelfTest:
 
         return find_runtime_python(self.device, self.facts)
 
-    def require(self) -> None:
-        """Check that the release can be tried on the device.
+    def require(self) -> str | None:
+        """Check that the release can be tried on the device, and return the Python that does it.
 
         Raises:
             DeviceError: The device is another kind of machine, or lacks the runtime; or without
@@ -189,8 +189,7 @@ class _SelfTest:
             self._require_native()
         self.operation.describe(serial=self.facts.serial or None)
         require_kind(self.device, self.facts)
-        if not self.lacks_python:
-            self.python  # noqa: B018  (raises)
+        return None if self.lacks_python else self.python
 
     def _require_native(self) -> None:
         from edgepack.devices.provisioning.native import list_native_problems

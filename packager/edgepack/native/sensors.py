@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
@@ -70,7 +71,7 @@ class BoardSensors:
 
     files: BoardFiles
 
-    @property
+    @cached_property
     def paths(self) -> list[str]:
         """The files that are read again and again."""
         known = [path for path in self.files.texts if ".." not in path]

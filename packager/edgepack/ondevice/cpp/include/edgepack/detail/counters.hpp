@@ -461,6 +461,7 @@ class Counters : public std::enable_shared_from_this<Counters> {
   /// Changes counts under the lock. Memory that is missing loses a count, not a run.
   template <class Change>
   void count(const Change& change) noexcept {
+    // In a process that was forked, a thread that is not there may hold the lock for ever.
     if (getpid() != process_) return;
     try {
       const std::lock_guard<std::mutex> lock(guard_);

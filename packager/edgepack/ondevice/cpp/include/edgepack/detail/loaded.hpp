@@ -362,8 +362,7 @@ class Loaded {
     if (folder.empty()) return;
     About about{manifest_.name(), manifest_.version(), "", variant_.id, {},
                 !variant_.input_ranges.empty()};
-    about.release =
-        compute_sha256(read_file(manifest_.folder() + "/manifest.json")).substr(0, 16);
+    about.release = compute_sha256(manifest_.text()).substr(0, 16);
     for (const PassedOver& each : passed_over_)
       about.passed_over.emplace_back(each.variant, each.reason);
     counters_ = Counters::open(folder, about, find_variable("EDGEPACK_STATS_TEXTFILES"));

@@ -191,7 +191,8 @@ class Manifest {
   explicit Manifest(const std::string& folder) : folder_(folder) {
     const std::string path = folder + "/manifest.json";
     try {
-      json_ = Json::parse(read_file(path), path);
+      text_ = read_file(path);
+      json_ = Json::parse(text_, path);
     } catch (const Error& error) {
       throw Error(error.code(), folder + " is no complete bundle: " + error.what(), error.hint());
     }
@@ -215,6 +216,8 @@ class Manifest {
   const std::string& folder() const { return folder_; }
   /// All of it, for what describes inputs and outputs.
   const Json& json() const { return json_; }
+  /// The bytes of `manifest.json`, whose SHA-256 names the bundle.
+  const std::string& text() const { return text_; }
   const std::string& name() const { return name_; }
   const std::string& version() const { return version_; }
   const std::vector<TensorSpec>& inputs() const { return inputs_; }
@@ -470,6 +473,7 @@ class Manifest {
   }
 
   std::string folder_;
+  std::string text_;
   Json json_;
   std::string name_;
   std::string version_;

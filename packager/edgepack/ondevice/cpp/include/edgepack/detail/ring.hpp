@@ -68,13 +68,6 @@ inline void append_little(std::string& bytes, std::uint64_t number, int size) {
   for (int k = 0; k < size; ++k) bytes += static_cast<char>(number >> (8 * k) & 0xFF);
 }
 
-inline std::uint64_t read_little(std::string_view bytes) {
-  std::uint64_t number = 0;
-  for (std::size_t k = bytes.size(); k > 0; --k)
-    number = number << 8 | static_cast<unsigned char>(bytes[k - 1]);
-  return number;
-}
-
 /// An open file of records.
 class Ring {
  public:

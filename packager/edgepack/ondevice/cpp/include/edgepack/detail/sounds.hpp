@@ -59,14 +59,6 @@ inline Error make_format_error(const std::string& what) {
   return make_sound_error(what, "convert it: ffmpeg -i OLD -c:a pcm_s16le NEW.wav");
 }
 
-/// Returns a number of so many bytes, the lowest first.
-inline std::uint64_t read_little(std::string_view bytes, std::size_t at, std::size_t count) {
-  std::uint64_t number = 0;
-  for (std::size_t k = count; k > 0; --k)
-    number = number << 8 | static_cast<unsigned char>(bytes[at + k - 1]);
-  return number;
-}
-
 inline std::string format_channels(std::uint64_t count) {
   return std::to_string(count) + (count == 1 ? " channel" : " channels");
 }
@@ -76,15 +68,15 @@ inline Sound parse_format(std::string_view content) {
   constexpr std::uint64_t pcm = 1, floats = 3, extensible = 0xFFFE;
   Sound sound = {};
   const bool is_whole = content.size() >= 16;
-  if (is_whole) sound.code = read_little(content, 0, 2);
+  if (is_whole) sound.code = read_little(content.substr(0, 2));
   if (!is_whole || (sound.code == extensible && content.size() < 26))
     throw make_format_error("has a broken format: " + std::to_string(content.size()) + " bytes");
   // The first two bytes of the GUID behind are the code.
-  if (sound.code == extensible) sound.code = read_little(content, 24, 2);
-  sound.channels = read_little(content, 2, 2);
-  sound.rate = read_little(content, 4, 4);
-  sound.bits = read_little(content, 14, 2);
-  const std::uint64_t bits = sound.bits, size = read_little(content, 12, 2);
+  if (sound.code == extensible) sound.code = read_little(content.substr(24, 2));
+  sound.channels = read_little(content.substr(2, 2));
+  sound.rate = read_little(content.substr(4, 4));
+  sound.bits = read_little(content.substr(14, 2));
+  const std::uint64_t bits = sound.bits, size = read_little(content.substr(12, 2));
   const bool is_pcm = sound.code == pcm && (bits == 8 || bits == 16 || bits == 24 || bits == 32);
   const bool is_float = sound.code == floats && (bits == 32 || bits == 64);
   if ((!is_pcm && !is_float) || sound.channels == 0 || sound.rate == 0) {
@@ -117,7 +109,7 @@ inline Sound parse_sound(std::string_view data) {
   std::string_view format, values;
   for (std::size_t at = 12; data.size() - at >= 8;) {
     const std::string_view name = data.substr(at, 4);
-    const std::uint64_t size = read_little(data, at + 4, 4);
+    const std::uint64_t size = read_little(data.substr(at + 4, 4));
     const std::string_view content = data.substr(at + 8, static_cast<std::size_t>(size));
     if (content.size() < size) {
       std::string latin;
@@ -146,7 +138,7 @@ inline Sound parse_sound(std::string_view data) {
 /// Returns a value by its number in the file, from -1 to 1; floats are as they are.
 inline double read_value(const Sound& sound, std::size_t number) {
   const auto bytes = static_cast<std::size_t>(sound.bits / 8);
-  const std::uint64_t raw = read_little(sound.values, number * bytes, bytes);
+  const std::uint64_t raw = read_little(sound.values.substr(number * bytes, bytes));
   if (sound.code == 3 && bytes == 8) {
     double value = 0;
     std::memcpy(&value, &raw, sizeof value);

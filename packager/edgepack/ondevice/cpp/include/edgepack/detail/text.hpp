@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <ios>
 #include <locale>
 #include <sstream>
@@ -92,6 +93,14 @@ inline std::vector<std::string> split_lines(std::string_view text) {
   }
   if (lines.back().empty()) lines.pop_back();
   return lines;
+}
+
+/// The number that bytes stand for, at most eight of them, the lowest first.
+inline std::uint64_t read_little(std::string_view bytes) {
+  std::uint64_t number = 0;
+  for (std::size_t k = bytes.size(); k > 0; --k)
+    number = number << 8 | static_cast<unsigned char>(bytes[k - 1]);
+  return number;
 }
 
 /// A number in the fewest digits that stand for it alone.
