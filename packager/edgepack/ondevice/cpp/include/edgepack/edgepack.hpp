@@ -10,7 +10,7 @@
 // session is created, golden inputs run, their outputs are compared with the golden ones, and the
 // nodes have to run where the variant needs them. The first variant that passes is used.
 //
-// Needs POSIX, a C++17 compiler (GCC 9 or newer) and, while it runs, a libonnxruntime.so of
+// Needs POSIX, a C++17 compiler and, while it runs, a libonnxruntime.so of
 // version 1.16 or newer, which is opened by dlopen: nothing of onnxruntime is linked, and no header
 // of it is needed.
 
