@@ -137,24 +137,28 @@ take() {
   say taken "$mine"
 }
 
-# End this program once its lease is over: where the client is gone, stdin may never end.
+# End this program once its lease is over: where the client is gone, stdin may never end. It keeps no
+# copy of stdout, which a shell's redirection of one command does: a client sees the end of a program
+# that was killed by that.
 watch() {
-  trap 'kill $sleeper 2>/dev/null; exit' TERM
-  while :; do
+  exec </dev/null >/dev/null 2>&1
+  trap 'kill $sleeper; exit' TERM
+  while [ "$end" -gt "$(now)" ]; do
     sleep 30 &
     sleeper=$!
     wait "$sleeper"
-    found=$(sed -n 's/.*"expires_s": \([0-9]*\)\.\([0-9]*\).*/\1\2/p' "$folder/$id.json" 2>/dev/null)
+    lives $$ || exit
+    found=$(sed -n 's/.*"expires_s": \([0-9]*\)\.\([0-9]*\).*/\1\2/p' "$folder/$id.json")
     end=${found:-$end}
-    [ "$end" -gt "$(now)" ] || kill $$
   done
+  kill $$
 }
 
 case $do in
 hold)
   take
   end=$((taken + ttl))
-  watch </dev/null >/dev/null 2>&1 &
+  watch &
   watcher=$!
   while read -r _; do
     lock
