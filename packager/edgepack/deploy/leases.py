@@ -24,12 +24,11 @@ from pydantic import Field, model_validator
 
 from edgepack.base.machine import find_own_name
 from edgepack.base.progress import Progress, Silent
-from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import make_printable
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
-from edgepack.devices.programs import drop_comments, open_device_program
+from edgepack.devices.programs import open_device_program, read_shell_program
 from edgepack.devices.ssh.loop import find_loop
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import connect
@@ -273,13 +272,12 @@ def _open_program(device: Device, transport: Transport, wish: _Wish) -> Iterator
 
 def _make_shell_argv(root: str, wish: _Wish) -> list[str]:
     """Return the command of the same program for a shell, without a JSON reader."""
-    source = (find_ondevice_dir() / "agent/edgepack_lease.sh").read_text(encoding="utf-8")
     text = {name: json.dumps(wish.get(name, "")) for name in ("owner", "purpose")}
     kinds = {name: json.dumps(wish.get(name, False)) for name in ("exclusive", "reserved")}
     times = [str(round(100 * float(wish.get(name, 0)))) for name in ("ttl_s", "wait_s")]
     action = "force" if wish.get("force") else str(wish["do"])
     words = [action, root, *text.values(), *kinds.values(), *times]
-    return ["sh", "-c", drop_comments(source), "sh", *words]
+    return ["sh", "-c", read_shell_program("edgepack_lease"), "sh", *words]
 
 
 def _read_taken_lease(stream: _Begun, device: Device, progress: Progress | None = None) -> Lease:

@@ -80,9 +80,14 @@ def open_program(
         yield stream
 
 
-def drop_comments(source: str) -> str:
-    """Return a shell program without its comments: see :data:`BOOTSTRAP` for the limit."""
-    return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
+def read_shell_program(name: str) -> str:
+    """Return a program of ``ondevice/agent`` for a shell, behind the lock that it takes.
+
+    It has no comments: see :data:`BOOTSTRAP` for the limit.
+    """
+    folder = find_ondevice_dir() / "agent"
+    sources = [(folder / f"{each}.sh").read_text("utf-8") for each in ("edgepack_lock", name)]
+    return re.sub(r"^ *#.*\n", "", "".join(sources), flags=re.MULTILINE)
 
 
 def _find_source(name: str) -> Path:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from edgepack.deploy.leases import (
     release_device,
 )
 from edgepack.devices.inventory import NO_PYTHON, Device, LocalEntry
+from edgepack.devices.programs import read_shell_program
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
@@ -253,6 +256,60 @@ def test_lease_when_its_program_is_killed_lasts_until_it_expires_and_is_reported
         for sleeper in Path(f"/proc/{left}/task/{left}/children").read_text().split():
             os.kill(int(sleeper), signal.SIGKILL)
     assert wait_until(lambda: not lease_programs(here))
+
+
+def test_release_when_nothing_is_leased_releases_nothing(here: Device) -> None:
+    assert release_device(here, force=True) == ()
+    assert release_device(here) == ()
+
+
+def write_tool(folder: Path, name: str, before: str) -> Path:
+    """Write a program that does something before it is what it is called, and return the folder."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f'#!/bin/sh\n{before}\nexec {shutil.which(name)} "$@"\n')
+    path.chmod(0o755)
+    return folder
+
+
+def start_in_a_shell(root: Path, tools: Path) -> subprocess.Popen[bytes]:
+    """Start the program of devices without Python, with tools that come before the system's own."""
+    argv = ["sh", "-c", read_shell_program("edgepack_lease"), "sh", "hold", str(root)]
+    wish = ['"me"', '"race"', "true", "false", "18000", "0"]
+    path = f"{tools}:{os.environ['PATH']}"
+    return subprocess.Popen(
+        [*argv, *wish], env={**os.environ, "PATH": path}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow(reason="takes seconds")
+@pytest.mark.parametrize("stale", ["999999.1", "999999", None])
+def test_lock_in_a_shell_when_its_program_was_killed_goes_to_one_of_two(
+    tmp_path: Path, stale: str | None
+) -> None:
+    (tmp_path / "lease").mkdir()
+    if stale:
+        (tmp_path / "lease/.held").symlink_to(stale)
+    # Both find the lock of a program that is gone; then one removes it while the other has it.
+    tools = write_tool(tmp_path / "tools", "rm", "sleep 0.4")
+    write_tool(tools, "mv", "sleep 1")
+    first = start_in_a_shell(tmp_path, tools)
+    time.sleep(0.2)
+    second = start_in_a_shell(tmp_path, tools)
+    time.sleep(4)
+    said = [program.communicate(timeout=60)[0] for program in (first, second)]
+    assert sorted(b'"taken"' in each for each in said) == [False, True]
+    assert sorted(b'"refused"' in each for each in said) == [False, True]
+
+
+@pytest.mark.slow(reason="takes seconds")
+def test_lock_in_a_shell_when_no_link_can_be_made_says_so(tmp_path: Path) -> None:
+    tools = write_tool(tmp_path / "tools", "ln", "exit 1")
+    program = start_in_a_shell(tmp_path / "root", tools)
+    _, said = program.communicate(timeout=60)
+    assert program.returncode == 1
+    assert f"cannot make the link {tmp_path}/root/lease/.held" in said.decode()
 
 
 def lease_programs(device: Device) -> list[int]:

@@ -58,7 +58,7 @@ def number_of_the_dead() -> int:
 @contextmanager
 def agent_that_lives() -> Iterator[int]:
     """Run what looks like another push: its command line has the agent's source."""
-    process = subprocess.Popen(["sh", "-c", "sleep 100; : .partial-"])
+    process = subprocess.Popen(["sh", "-c", "sleep 100; : edgepack-lock"])
     try:
         yield process.pid
     finally:

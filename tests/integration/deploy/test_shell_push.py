@@ -16,10 +16,10 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.push import push
 from edgepack.deploy.transfer.client import switch_back
-from edgepack.deploy.transfer.shell_agent import read_agent_source
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.checking import check
 from edgepack.devices.commands import format_command
+from edgepack.devices.programs import read_shell_program
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
 
@@ -62,7 +62,8 @@ def bundle(tmp_path: Path) -> Path:
 
 def test_agent_fits_a_command_line_of_dropbear() -> None:
     # MAX_CMD_LEN of dropbear's sysoptions.h is 9000.
-    assert len(format_command(["env", "sh", "-c", read_agent_source(), "sh"])) < 8500
+    argv = ["env", "sh", "-c", read_shell_program("edgepack_agent"), "sh"]
+    assert len(format_command(argv)) < 8500
 
 
 def test_bundle_without_python_is_pushed_linked_and_kept(board: Board, bundle: Path) -> None:
@@ -86,6 +87,23 @@ def test_bundle_without_python_is_pushed_linked_and_kept(board: Board, bundle: P
     lines = (board.project / "history.jsonl").read_bytes().splitlines(keepends=True)
     before = ["", *(hashlib.sha256(line).hexdigest() for line in lines[:-1])]
     assert [json.loads(line)["previous"] for line in lines] == before
+
+
+@pytest.mark.slow(reason="on a bare board")
+def test_bundle_is_pushed_where_find_runs_no_programs(busybox: Board, bundle: Path) -> None:
+    """As OpenWrt's busybox is configured: neither -links nor -exec with +."""
+    find = busybox.slash / "bin/find"
+    find.unlink()
+    refuses = (
+        'case " $* " in *" -exec "*|*" -links "*) echo "find: unrecognized" >&2; exit 1 ;; esac'
+    )
+    find.write_text(f'#!/bin/sh\n{refuses}\nexec busybox find "$@"\n')
+    find.chmod(0o755)
+    first = busybox.push(with_file(bundle, b"1", "755"))
+    assert tree(busybox.at(first.path)) == tree(bundle)
+    second = busybox.push(with_file(bundle, b"2", "644"))
+    assert tree(busybox.at(second.path)) == tree(bundle)
+    assert second.bytes_sent < first.bytes_sent // 2
 
 
 @pytest.mark.slow(reason="pushes many times")

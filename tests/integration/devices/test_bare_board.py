@@ -150,7 +150,7 @@ def test_what_a_dead_push_left_on_a_full_disk_makes_room_for_the_next(
     first = board.push(bundle)
     left = small_disk / "tiny" / "releases" / ".partial-0123456789abcdef-"
     large = version_of(with_file(bundle, random.Random(1).randbytes(2 * MIB)), "2.0.0")
-    with subprocess.Popen(["sh", "-c", "sleep 100; : .partial-"]) as other:
+    with subprocess.Popen(["sh", "-c", "sleep 100; : edgepack-lock"]) as other:
         held = Path(f"{left}{other.pid}")
         (held / "new").mkdir(parents=True)
         (held / "new" / "model").write_bytes(bytes(2 * MIB))

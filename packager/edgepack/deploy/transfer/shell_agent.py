@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edgepack.base.machine import find_own_name
-from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import AnyBundle
 from edgepack.devices.inventory import Device
-from edgepack.devices.programs import drop_comments
+from edgepack.devices.programs import read_shell_program
 from edgepack.devices.transport import CommandResult, Transport, read_chunks
 from edgepack.errors import BusyError, DeviceError, RemoteCommandError
 
@@ -125,7 +124,8 @@ class ShellAgent:
         return check_result(result, doing, self.device.name, refused)
 
     def _send(self, operation: str, options: list[str], stdin: Iterator[bytes]) -> CommandResult:
-        argv = ["sh", "-c", read_agent_source(), "sh", operation, self.device.entry.root, *options]
+        words = [operation, self.device.entry.root, *options]
+        argv = ["sh", "-c", read_shell_program("edgepack_agent"), "sh", *words]
         result = self.transport.send(argv, stdin, timeout_s=STALL_S)
         if result.exit_code == NO_SPACE or b"No space left" in result.stderr:
             raise make_no_space_error(result, self.device.name)
@@ -193,12 +193,6 @@ def _count_needed_kib(bundle: AnyBundle, missing: list[str]) -> int:
 def _split_lines(result: CommandResult) -> list[str]:
     """Return the lines of stdout, split at newlines only: a path may have Unicode line ends."""
     return result.text.removesuffix("\n").split("\n")
-
-
-def read_agent_source() -> str:
-    """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
-    source = (find_ondevice_dir() / "agent/edgepack_agent.sh").read_text(encoding="utf-8")
-    return drop_comments(source)
 
 
 class _Tar:

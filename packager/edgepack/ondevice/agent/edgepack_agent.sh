@@ -1,7 +1,7 @@
 # Take a bundle on a device that has no Python, whole or not at all: whole files, no chunks.
 #
-# Run as: sh -c SOURCE sh OPERATION ROOT PROJECT DIGEST ..., with a POSIX shell, tar and sha256sum.
-# stdin ends with what the operation reads.
+# Behind edgepack_lock.sh. Run as: sh -c SOURCE sh OPERATION ROOT PROJECT DIGEST ..., with a POSIX
+# shell, tar and sha256sum. stdin ends with what the operation reads.
 #
 # ask ROOT PROJECT DIGEST        stdin: lines "SHA256  PATH". Prints "have" and the release's path
 #                                if the release is there with every byte, else the paths of the
@@ -46,34 +46,16 @@ current() {
   printf %s "${name##*/}"
 }
 
+# The hashes and paths of all files in releases. Not every find runs programs: OpenWrt's does not.
+hash_all() {
+  find . -type f ! -path './.partial-*' | while IFS= read -r name; do sha256sum "$name"; done
+}
+
 # Whether the release in $1 has every byte. The manifest's own hash is its name.
 is_whole() {
   [ -f "$1/manifest.json" ] && [ -f "$1/manifest.json.sha256" ] && [ -f "../chunks/$2.files" ] || return 1
   [ "$(hash_of "$1/manifest.json" | cut -c 1-16)" = "$2" ] || return 1
   (cd "$1" && sha256sum -c - >/dev/null 2>&1) <"../chunks/$2.files"
-}
-
-# Whether a process is one of this program: numbers are given again, after a reboot the same ones.
-lives() {
-  kill -0 "$1" 2>/dev/null && { [ ! -e /proc/self/cmdline ] || grep -q .partial- "/proc/$1/cmdline" 2>/dev/null; }
-}
-
-# Let nobody else name, switch or remove until this ends.
-lock() {
-  tries=0
-  until ln -s $$ "$base/.held" 2>/dev/null; do
-    holder=$(readlink "$base/.held")
-    [ "$holder" != $$ ] || break
-    if lives "$holder"; then
-      sleep 1
-    elif [ -n "$holder" ]; then
-      rm -f "$base/.held"
-    else
-      tries=$((tries + 1))
-      [ $tries -lt 9 ] || fail 1 "cannot make a link in $base"
-    fi
-  done
-  held=$base/.held
 }
 
 # Append to the history: each line has the hash of the one before. A program that is killed, as for
@@ -157,7 +139,7 @@ ask)
     printf 'have\n%s\n' "$base/releases/$release"
     exit 0
   fi
-  find . -type f ! -path './.partial-*' -exec sha256sum {} + | cut -d ' ' -f 1 | sort -u >../.have-$$
+  hash_all | cut -d ' ' -f 1 | sort -u >../.have-$$
   while IFS= read -r line; do
     grep -q "^${line%%  *}\$" ../.have-$$ || printf '%s\n' "${line#*  }"
   done <../.asked-$$
@@ -173,10 +155,10 @@ push)
     partial=.partial-$release-$$
     new=$partial/new
     rm -rf "$partial"
-    mkdir "$partial" || exit 1
+    mkdir "$partial" && : >"$partial/linked" || exit 1
     tar -xf - -C "$partial" || fail 2 "the stream ends too early"
     [ -f "$partial/files" ] && [ -f "$partial/modes" ] || fail 2 "the stream has no list of files"
-    find . -type f ! -path './.partial-*' -exec sha256sum {} + >../.have-$$
+    hash_all >../.have-$$
     while IFS= read -r line; do
       sha=${line%%  *} path=${line#*  }
       case /$path/ in */../* | */./* | *//*) fail 2 "the path $path leaves the bundle" ;; esac
@@ -188,17 +170,19 @@ push)
         grep -Fqxe "$path" "$partial/modes" && runs=yes || runs=no
         [ -x "$other" ] && ran=yes || ran=no
         # A link has the mode of the other release's file, which stays as it is.
-        { [ "$runs" = "$ran" ] && ln "$other" "$new/$path" 2>/dev/null; } ||
+        { [ "$runs" = "$ran" ] && ln "$other" "$new/$path" 2>/dev/null && printf '%s\n' "$path" >>"$partial/linked"; } ||
           cp "$other" "$new/$path" || { [ -e "$other" ] && exit 1 || fail 76 "$path is in no release any more"; }
       fi
     done <"$partial/files" || exit $?
     [ "$(hash_of "$new/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
     (cd "$new" && sha256sum -c ../files >/dev/null 2>&1) || fail 2 "the hash of a file is wrong"
-    find "$new" -type f -links 1 -exec chmod 644 {} + || exit 1
-    while IFS= read -r path; do
-      find "$new/$path" -links 1 -exec chmod 755 {} + || exit 1
-    done <"$partial/modes" || exit $?
-    lock
+    (cd "$new" && find . -type f) | while IFS= read -r path; do
+      path=${path#./}
+      grep -Fqxe "$path" "$partial/linked" && continue
+      grep -Fqxe "$path" "$partial/modes" && mode=755 || mode=644
+      chmod "$mode" "$new/$path" || exit 1
+    done || exit 1
+    lock "$base"
     mv "$partial/files" "../chunks/$release.files" || exit 1
     sync
     # Another push may have brought it meanwhile.
@@ -212,7 +196,7 @@ push)
     fi
   else
     cat >/dev/null
-    lock
+    lock "$base"
     [ -d "$release" ] || fail 76 "the release $release is not here any more"
     cd ..
   fi
@@ -225,7 +209,7 @@ switch)
   action=$5 keep=$6 by=$7
   cd "$base" 2>/dev/null && { [ "$action" = switch ] || [ -n "$(current)" ]; } ||
     fail 2 "no release of $project is current here"
-  lock
+  lock "$base"
   was=$(current) || fail 1 "cannot read $base/current"
   goal=$given
   if [ "$goal" = - ]; then

@@ -1,6 +1,6 @@
 # Take, renew, list and release leases of a device that has no Python: edgepack_lease.py in a shell.
 #
-# Run as: sh -c SOURCE sh DO ROOT OWNER PURPOSE EXCLUSIVE RESERVED TTL WAIT, with a POSIX shell, awk,
+# Behind edgepack_lock.sh. Run as: sh -c SOURCE sh DO ROOT OWNER PURPOSE EXCLUSIVE RESERVED TTL WAIT, with a POSIX shell, awk,
 # sed, sort and a date that knows -d @SECONDS. DO is hold, reserve, release, force (releases all) or
 # list. OWNER and PURPOSE are JSON; EXCLUSIVE and RESERVED true or false; TTL and WAIT hundredths of
 # seconds.
@@ -34,23 +34,7 @@ say() {
   printf "\\000$(octal $((size / 65536)))$(octal $((size / 256 % 256)))$(octal $((size % 256)))%s" "$body"
 }
 
-# Whether a process is one of this program: numbers are given again.
-lives() { kill -0 "$1" 2>/dev/null && grep -q edgepack-lease "/proc/$1/cmdline" 2>/dev/null; }
-
-# Not every sleep knows parts of a second.
-pause() { sleep 0.2 2>/dev/null || sleep 1; }
-
-lock() {
-  : edgepack-lease
-  mkdir -p "$folder" || exit 1
-  until ln -s $$ "$folder/.held" 2>/dev/null; do
-    holder=$(readlink "$folder/.held") || [ -w "$folder" ] || { echo "cannot write into $folder" >&2; exit 1; }
-    if [ -n "$holder" ] && ! lives "$holder"; then rm -f "$folder/.held"; else pause; fi
-  done
-  held=$folder/.held
-}
-
-unlock() { rm -f "$held"; held=; }
+begin() { mkdir -p "$folder" && lock "$folder" || exit 1; }
 
 # Print the valid leases, oldest first, a line each: id, whether it is in the way of what is wished,
 # whether it is the owner's reservation, and the lease up to its end. Remove the others.
@@ -87,6 +71,7 @@ list_live() {
 tell() {
   between=
   while read -r name against own left lease; do
+    [ -n "$name" ] || continue
     case $1 in against) flag=$against ;; own) flag=$own ;; *) flag= ;; esac
     [ "$flag" = "$2" ] || continue
     printf '%s%s, "left_s": %s, "until_at": "%s"}' "$between" "$lease" "$left" "$(utc "${left%.*}")"
@@ -96,7 +81,7 @@ tell() {
 
 drop() {
   while read -r name against own rest; do
-    [ "$1" = all ] || [ "$own" = 1 ] || continue
+    { [ "$1" = all ] || [ "$own" = 1 ]; } && [ -n "$name" ] || continue
     rm -f "$folder/$name.json"
   done
 }
@@ -115,7 +100,7 @@ write() {
 take() {
   deadline=$(($(now) + wait)) said=-500
   while :; do
-    lock
+    begin
     live=$(list_live)
     against=$(printf '%s\n' "$live" | tell against 1)
     [ -n "$against" ] || break
@@ -161,7 +146,7 @@ hold)
   watch &
   watcher=$!
   while read -r _; do
-    lock
+    begin
     # Its file proves that nobody had the device meanwhile: a new lease removes the file.
     if [ ! -f "$folder/$id.json" ]; then
       say lost "" "it was released, or it expired and others have had the device"
@@ -177,7 +162,7 @@ reserve)
   id=
   ;;
 release | force)
-  lock
+  begin
   live=$(list_live)
   if [ "$do" = force ]; then
     printf '%s\n' "$live" | drop all
@@ -190,7 +175,7 @@ release | force)
   fi
   ;;
 list)
-  [ ! -d "$folder" ] || lock
+  [ ! -d "$folder" ] || begin
   say left "$(list_live | tell all '')"
   ;;
 esac
