@@ -31,13 +31,15 @@ from edgepack.devices.pipes import (
 )
 from edgepack.devices.transport import CommandResult, Supervisor, read_chunks
 
-# The size is compared so that a connection lost during the copy leaves the old file.
+# The size is compared so that a connection lost during the copy leaves the old file, and the disk
+# has the bytes before the name, so that a power cut does.
 _PUT = """
 set -e
 partial="$1.partial-$$"
 trap 'rm -f "$partial"' EXIT HUP INT TERM
 cat > "$partial"
 [ "$(($(wc -c < "$partial")))" -eq "$2" ] || { echo "copy is incomplete" >&2; exit 1; }
+sync
 mv -f "$partial" "$1"
 """
 

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -54,8 +54,8 @@ class Board:
     facts: ProbedFacts
     release: PurePosixPath
     """The bundle's folder on the board."""
-    _sent: dict[str, str] = field(default_factory=dict)
-    """Digest by path, of what plans brought."""
+    sent: dict[str, str]
+    """Digest by path, of what plans brought: one for all that share the board's work folder."""
 
     @property
     def name(self) -> str:
@@ -183,10 +183,10 @@ class Board:
             local = Path(folder) / "sent"
             for path, content in data.items():
                 digest = hashlib.sha256(content).hexdigest()
-                if self._sent.get(path) != digest:
+                if self.sent.get(path) != digest:
                     local.write_bytes(content)
                     self.transport.put(local, PurePosixPath(path), timeout_s=_SEND_S)
-                    self._sent[path] = digest
+                    self.sent[path] = digest
 
     def _run(self, argv: Sequence[str], doing: str) -> CommandResult:
         result = self.transport.send(argv, [], timeout_s=_SHORT_S)
@@ -224,6 +224,8 @@ def prepared_board(
     about = install_native(device, transport, facts, profile, fetch)
     progress.note(f"{device.name} has no Python: a program measures, on {about.onnxruntime}")
 
+    sent: dict[str, str] = {}
+
     def make_harness(bundle: AnyBundle, path: PurePosixPath) -> NativeHarness:
         if not isinstance(bundle, Bundle):
             raise UsageError(
@@ -231,7 +233,7 @@ def prepared_board(
                 hint="measure its parts by themselves, or install python3 on the device",
                 where=device.name,
             )
-        return NativeHarness(Board(device, transport, facts, path), bundle)
+        return NativeHarness(Board(device, transport, facts, path, sent), bundle)
 
     def clear(*more: str) -> CommandResult:
         script = 'rm -rf "$1" && { [ -z "$2" ] || mkdir -p "$1"; }'

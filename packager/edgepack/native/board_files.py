@@ -43,6 +43,7 @@ FILES = (
 )
 PROGRAMS = (("vcgencmd", "get_throttled"), ("nvpmodel", "-q"))
 _MARK = "edgepack-file "
+_LIST = "[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*"
 
 # Arguments: patterns of files, without quotes: the shell replaces them.
 _SCRIPT = f"""
@@ -55,7 +56,8 @@ for path in $*; do
   echo
 done
 """ + "".join(
-    f'if command -v {argv[0]} >/dev/null; then echo "{_MARK}{argv[0]}"; {shlex.join(argv)}; fi\n'
+    f"if command -v {argv[0]} >/dev/null; then\n"
+    f'echo "{_MARK}{argv[0]}"\n{shlex.join(argv)} </dev/null || true\nfi\n'
     for argv in PROGRAMS
 )
 
@@ -113,7 +115,7 @@ class BoardFiles:
     def read_topology(self) -> Topology | NotMeasured:
         """Return the processors that a process started with the device's prefix may use."""
         status = self.texts.get("/proc/self/status", "")
-        listed = re.search(r"^Cpus_allowed_list:\s*([\d,-]+)$", status, re.MULTILINE)
+        listed = re.search(rf"^Cpus_allowed_list:\s*({_LIST})$", status, re.MULTILINE)
         if listed is None:
             return NotMeasured(reason="/proc/self/status does not list the processors")
         numbers = _parse_list(listed[1])
@@ -127,8 +129,8 @@ class BoardFiles:
         return Processor(
             number=number,
             core=read("topology/thread_siblings_list") or str(number),
-            max_khz=int(frequency) if frequency.isdigit() else 0,
-            capacity=int(capacity) if capacity.isdigit() else 0,
+            max_khz=int(frequency) if frequency.isdecimal() else 0,
+            capacity=int(capacity) if capacity.isdecimal() else 0,
         )
 
     @property

@@ -127,7 +127,7 @@ def _make_garbled_error(
     return RemoteCommandError(
         f"the measuring program printed no {what}: it {error}; it began with"
         f" {said[:80].decode('utf-8', 'replace')!r}",
-        hint="run it by hand to see its output: the report of a measurement has its command",
+        hint="see whether 'run_prefix' of the device in devices.yaml prints something",
         where=device,
     )
 

@@ -47,8 +47,10 @@ FACTS = (
     "/sys/devices/system/cpu/cpufreq/policy*/related_cpus",
 )
 """What stays as it is."""
-NUMBER_BYTES = 64
+NUMBER_BYTES, MOST_BYTES = 64, 65536
+"""What a number may take, and the most that the program reads of a file."""
 ENDED_EARLY = NotMeasured(reason="the process that reads the sensors ended early")
+OTHERS = NotMeasured(reason="what was read of the sensors is not what was asked for")
 
 
 class _Reading(StrictModel):
@@ -82,13 +84,16 @@ class BoardSensors:
         sizes = dict.fromkeys(self.paths, NUMBER_BYTES)
         if STAT in sizes:  # the lines of the cores, which come first, and what they may grow
             cores = self.files.texts[STAT].partition("intr")[0]
-            sizes[STAT] = len(cores) + NUMBER_BYTES * (cores.count("\n") + 1)
+            grown = len(cores) + NUMBER_BYTES * (cores.count("\n") + 1)
+            sizes[STAT] = min(grown, MOST_BYTES)
         return "".join(f"sensor {quote(path, safe='/:')} {n}\n" for path, n in sizes.items())
 
     def read(self, sampled: Sampled | None) -> Sampling | NotMeasured:
         """Return the samples, as the sampler of the Python harness has them."""
         if sampled is None or not sampled.readings:
             return ENDED_EARLY
+        if {len(each.texts) for each in sampled.readings} != {len(self.paths)}:
+            return OTHERS
         at_ns = 0
 
         def read_clock() -> int:

@@ -15,6 +15,7 @@ from edgepack.errors import SamplesError
 from edgepack.native.board import Board
 from edgepack.native.harness import NativeHarness
 from edgepack.native.plans import Planner
+from edgepack.native.program import limit_arguments
 
 
 @dataclass
@@ -57,7 +58,9 @@ class NativeServing:
 
 @contextmanager
 def native_serving(harness: NativeHarness, variant: str) -> Iterator[NativeServing]:
-    """Start the program on a board for samples of a variant; it ends with its stdin.
+    """Start the program on a board for samples of a variant.
+
+    It ends with its stdin, or once a sample takes longer than loading may.
 
     Raises:
         DeviceError: The connection broke.
@@ -68,7 +71,9 @@ def native_serving(harness: NativeHarness, variant: str) -> Iterator[NativeServi
         raise TypeError(f"{board.name} is no board")
     planner = harness.make_planner(harness.bundle.manifest.find_variant(variant))
     board.send_plan(planner.plan_goldens())
-    argv = board.run_in_release(board.make_command(["serve"]))
+    argv = board.run_in_release(
+        board.make_command(limit_arguments(["serve"], harness.load_timeout_s))
+    )
     streaming = harness.transport.stream(argv, timeout_s=harness.load_timeout_s, supervised=False)
     with streaming as stream:
         yield NativeServing(stream, board.name, planner)

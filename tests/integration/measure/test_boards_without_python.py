@@ -11,12 +11,13 @@ import subprocess
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
+from edgepack.base.progress import Silent
 from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet.store import ProvisionOptions
@@ -36,12 +37,13 @@ from edgepack.errors import (
     UsageError,
 )
 from edgepack.measure.bench.run import bench
-from edgepack.measure.bench.session import open_harness
+from edgepack.measure.bench.session import open_harness, prepared, read_bundle
 from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.measure.tune.searching import TuneQuestion
 from edgepack.measure.tune.tuning import plan_tuning
+from edgepack.native.board_files import read_board_files
 from edgepack.ondevice.harness.edgepack_load import make_poisson_schedule
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.records.deciding import Rule
@@ -249,6 +251,29 @@ def test_compare_on_a_board_without_python_finds_what_is_slower(
     assert p50.ratio > 1.5
 
 
+@pytest.mark.slow(reason="starts a server of its own")
+def test_two_bundles_measured_in_turns_keep_their_own_plans(
+    provisioned: Board, bundle: Path
+) -> None:
+    def give_threads(manifest: dict[str, Any]) -> None:
+        manifest["variants"][0]["session"]["intra_op_num_threads"] = 2
+
+    change_manifest(bundle, give_threads)
+    path = PurePosixPath("/data/tiny/releases", push(bundle, provisioned.device).release)
+    plan, found = provisioned.slash / "data/native/work/plan.txt", []
+    with (
+        connect(provisioned.device) as transport,
+        prepared(provisioned.device, transport, Silent()) as make_harness,
+    ):
+        whole = read_bundle(bundle, provisioned.device, None)
+        one, other = make_harness(whole, path), make_harness(whole, path)
+        for harness, variant in ((one, "cpu-fp32"), (other, "cpu-int8-static")) * 2:
+            harness.create(variant, cold=False)
+            found.append(plan.read_text())
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]
+
+
 def test_tuning_is_planned_by_what_a_board_tells_of_its_processors(
     bare: Board, bundle: Path
 ) -> None:
@@ -314,6 +339,31 @@ def test_runtime_that_does_not_load_is_named(bare: Board, wheel: Path) -> None:
     program.write_bytes(b"no program")
     with pytest.raises(DeviceError, match="does not load"), connect(bare.device) as transport:
         ask_runtime(bare.device, transport, probe(bare.device, transport))
+
+
+@pytest.mark.slow(reason="starts a server of its own")
+def test_runtime_that_a_power_cut_left_empty_is_replaced(bare: Board, wheel: Path) -> None:
+    add_libraries(bare.slash, LIBRARY)
+    library = bare.slash / "data/native/libonnxruntime.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    made = provision_device(bare.device, ProvisionOptions(wheels=[wheel]))
+    assert "CPUExecutionProvider" in made.providers
+    library.write_bytes(b"")
+    with (
+        connect(bare.device) as transport,
+        pytest.raises(DeviceError, match="file too short"),
+    ):
+        ask_runtime(bare.device, transport, probe(bare.device, transport))
+
+
+@pytest.mark.slow(reason="starts a server of its own")
+def test_tool_of_a_board_that_may_not_tell_prevents_nothing(bare: Board) -> None:
+    tool = bare.slash / "bin/nvpmodel"
+    tool.write_text("#!/bin/sh\necho not allowed >&2\nexit 13\n")
+    tool.chmod(0o755)
+    with connect(bare.device) as transport:
+        assert read_board_files(transport, ()).texts["nvpmodel"].strip() == ""
 
 
 def test_program_asks_for_no_version_of_glibc(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from edgepack.native.board_files import BoardFiles
-from edgepack.native.sensors import FACTS, READ, BoardSensors, Sampled
+from edgepack.native.sensors import FACTS, MOST_BYTES, OTHERS, READ, BoardSensors, Sampled
 from edgepack.ondevice.harness import edgepack_sensors
-from edgepack.records.run import Sampling
+from edgepack.records.run import NotMeasured, Sampling
 
 from tests.support.servers.sysfs import JETSON, PI_BITS, RAPL, RASPBERRY_PI, X86, write_tree
 
@@ -51,6 +51,25 @@ def test_sampled_when_read_on_the_host_is_what_python_reads_there(name, tmp_path
     assert found.model_dump() == Sampling.model_validate(expected).model_dump()
     assert found.trip_points_c == edgepack_sensors.read_trip_points(root)
     assert found.unknown.keys() == reader.unknown.keys()
+
+
+def test_stat_of_many_cores_is_asked_for_as_far_as_the_program_reads_a_file():
+    cores = "".join(f"cpu{core} 1 2 3 4 5 6 7 8 9 0\n" for core in range(1024))
+    sensors = BoardSensors(BoardFiles({"/proc/stat": f"{cores}intr 1\n"}))
+    assert sensors.format_lines() == f"sensor /proc/stat {MOST_BYTES}\n"
+
+
+def test_sampled_when_it_is_not_what_was_asked_for_is_not_read():
+    sensors = BoardSensors(BoardFiles({"/proc/loadavg": "0.5 0 0 1/2 3\n"}))
+    readings = [{"at_ns": 1, "texts": ["1\n", "2\n"]}]
+    sampled = {"readings": readings, "interval_s": 1.0, "cpu_ns": 1, "elapsed_ns": 2}
+    assert sensors.read(Sampled.model_validate(sampled)) == OTHERS
+
+
+@pytest.mark.parametrize("listed", ["0-", "1-2-3", "\u00b2", ",1", ""])
+def test_processors_when_a_board_lists_none_are_not_known(listed):
+    files = BoardFiles({"/proc/self/status": f"Cpus_allowed_list:\t{listed}\n"})
+    assert isinstance(files.read_topology(), NotMeasured)
 
 
 def read(root: Path, patterns: tuple[str, ...]) -> Mapping[str, str]:

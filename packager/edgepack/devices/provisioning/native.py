@@ -19,7 +19,7 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.probing import ProbedFacts
 from edgepack.devices.provisioning.native_program import PROGRAM, build_program, find_compiler
 from edgepack.devices.provisioning.wheels import list_platform_tags
-from edgepack.devices.transport import CommandResult, Transport
+from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError, EdgepackError, ToolError
 from edgepack.project.profile import Profile
 from edgepack.records.run import Count, Name
@@ -31,6 +31,8 @@ RUNTIME = "onnxruntime"
 ASK_S = 60.0
 _SEND_S = 1800.0
 _REFUSED_EXIT = 3
+_SIGNAL_EXIT = 128
+"""A shell says so, and the signal's number above it."""
 
 
 class About(StrictModel):
@@ -129,13 +131,35 @@ def ask_runtime(device: Device, transport: Transport, facts: ProbedFacts) -> Abo
     Raises:
         DeviceError: It does not load there; or the program does not start.
     """
+    found = _ask_runtime(device, transport, facts)
+    if isinstance(found, About):
+        return found
+    raise _make_not_loaded_error(found, device, facts)
+
+
+def _ask_runtime(device: Device, transport: Transport, facts: ProbedFacts) -> About | str:
+    """Return what the runtime on a board is, or why what is there does not load.
+
+    Raises:
+        DeviceError: The program does not start.
+    """
     folder = find_folder(facts)
     argv = [str(folder / PROGRAM), "about", "--runtime", str(folder / LIBRARY)]
     result = transport.run(argv, timeout_s=ASK_S, supervisor="shell")
     if result.exit_code == 0:
         return read_answer(About, result.stdout, device=device.name, what="the runtime's answer")
-    raise DeviceError(
-        f"onnxruntime does not load on the device: {_explain(result, device)}",
+    if result.exit_code == _REFUSED_EXIT:
+        what = "the measuring program's refusal"
+        return read_answer(_Refusal, result.stdout, device=device.name, what=what).message
+    ended = f"the measuring program ended with exit code {result.exit_code}{result.last_lines}"
+    if result.exit_code > _SIGNAL_EXIT:  # a library that is cut off can kill who loads it
+        return ended
+    raise _make_not_loaded_error(ended, device, facts)
+
+
+def _make_not_loaded_error(why: str, device: Device, facts: ProbedFacts) -> DeviceError:
+    return DeviceError(
+        f"onnxruntime does not load on the device: {why}",
         hint=f"look at the message above; 'root' in devices.yaml ({facts.root}) has to be where"
         " programs may run",
         where=device.name,
@@ -145,20 +169,13 @@ def ask_runtime(device: Device, transport: Transport, facts: ProbedFacts) -> Abo
 def find_runtime(
     device: Device, transport: Transport, facts: ProbedFacts, profile: Profile
 ) -> About | None:
-    """Return what the runtime on a board is; None if there is none, or not the target's."""
+    """Return what the runtime on a board is; None if none loads there, or not the target's."""
     there = ["test", "-f", str(find_folder(facts) / LIBRARY)]
     if transport.send(there, [], timeout_s=ASK_S).exit_code:
         return None
-    about = ask_runtime(device, transport, facts)
+    found = _ask_runtime(device, transport, facts)
     pin = SpecifierSet(profile.runtime.packages[RUNTIME])
-    return about if about.onnxruntime in pin else None
-
-
-def _explain(result: CommandResult, device: Device) -> str:
-    if result.exit_code != _REFUSED_EXIT:
-        return f"the measuring program ended with exit code {result.exit_code}{result.last_lines}"
-    what = "the measuring program's refusal"
-    return read_answer(_Refusal, result.stdout, device=device.name, what=what).message
+    return found if isinstance(found, About) and found.onnxruntime in pin else None
 
 
 # Arguments: the file.

@@ -31,6 +31,7 @@ _LIBRARIES = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libc.so.6")
 """What the program loads. The last one has the names."""
 _ALWAYS = ("__libc_start_main", "abort", "raise")
 """What the compiler's own files call."""
+_LINKS = ("-pie", "-nodefaultlibs", "-Wl,--no-as-needed")
 
 
 def find_compiler(arch: str) -> tuple[str, str]:
@@ -74,7 +75,7 @@ def build_program(arch: str, cache: Path | None = None) -> Path:
     """
     compiler, lister = find_compiler(arch)
     folder = find_ondevice_dir() / "native"
-    made_from = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
+    made_from = hashlib.sha256(repr((compiler, _FLAGS, _LIBRARIES, _ALWAYS, _LINKS)).encode())
     for name in SOURCES:
         made_from.update((folder / name).read_bytes())
     built = (cache or find_kept_folder()) / f"{arch}-{made_from.hexdigest()[:16]}" / PROGRAM
@@ -105,9 +106,8 @@ def _compile(compiler: str, lister: str, source: Path, work: Path) -> Path:
         makes = ["-shared", "-nostdlib", f"-Wl,-soname,{library}"]
         _run([compiler, *makes, str(assembly), "-o", str(work / library)])
     program = work / PROGRAM
-    links = ["-pie", "-nodefaultlibs", "-Wl,--no-as-needed", object_file, "-lgcc"]
-    links += [*(str(work / name) for name in _LIBRARIES), "-l:libc_nonshared.a"]
-    _run([compiler, *links, "-o", str(program)])
+    linked = [object_file, "-lgcc", *(str(work / name) for name in _LIBRARIES)]
+    _run([compiler, *_LINKS, *linked, "-l:libc_nonshared.a", "-o", str(program)])
     return program
 
 

@@ -1500,8 +1500,9 @@ static void answer(const Plan *plan, size_t session, const Tensors *inputs) {
   free(names), free(values), free(outputs);
 }
 
-static void serve(Plan *plan, void *runtime) {
+static void serve(Plan *plan, void *runtime, unsigned at_most_s) {
   create(plan, runtime);
+  alarm(0); /* whoever asks may pause, and one sample may not last */
   char *line = NULL, *words[MAX_WORDS];
   size_t size = 0, session = 0;
   Tensors inputs = {0};
@@ -1520,7 +1521,9 @@ static void serve(Plan *plan, void *runtime) {
         if (fread(tensor->data, 1, tensor->bytes, stdin) != tensor->bytes)
           wrong("a sample was cut off");
       }
+      alarm(at_most_s);
       answer(plan, session, &inputs);
+      alarm(0);
       forget(&inputs);
     } else {
       wrong("a sample has a line that is not known");
@@ -1630,7 +1633,7 @@ static void in_mode(const Arguments *arguments) {
   else if (!strcmp(arguments->mode, "memory"))
     memory(&plan, runtime);
   else if (!strcmp(arguments->mode, "serve"))
-    serve(&plan, runtime);
+    serve(&plan, runtime, arguments->at_most_s);
   else if (!strcmp(arguments->mode, "profile"))
     profile(&plan, runtime, arguments->profile_prefix);
   else
