@@ -182,7 +182,9 @@ if TYPE_CHECKING:
     from edgepack.fleets.export import Exported as Exported
     from edgepack.fleets.export import ExportSettings as ExportSettings
     from edgepack.fleets.export import export_bundle as export_bundle
+    from edgepack.fleets.export import is_for_linux as is_for_linux
     from edgepack.fleets.forms import ExportFormat as ExportFormat
+    from edgepack.fleets.packages import find_nfpm as find_nfpm
     from edgepack.jobs.queue import Job as Job
     from edgepack.jobs.queue import JobQueue as JobQueue
     from edgepack.jobs.queue import JobRun as JobRun

@@ -33,8 +33,14 @@ do_install() {
 FILES:${PN} = "${nonarch_libdir}/edgepack"
 FILES:${PN}-dev = "${datadir}/cmake ${datadir}/pkgconfig"
 RDEPENDS:${PN} = "@DEPENDS@"
+# The bundle of another target has the same place.
+RPROVIDES:${PN} = "@PACKAGE@"
+RCONFLICTS:${PN} = "@PACKAGE@"
+RREPLACES:${PN} = "@PACKAGE@"
 # The Python loader and what measures: a program in C++ needs neither.
 RRECOMMENDS:${PN} = "python3-core python3-numpy"
+# CMake's files lead into the bundle, and this folder is not in sysroots by itself.
+SYSROOT_DIRS += "${nonarch_libdir}/edgepack"
 # The manifest has the hash of every file.
 INHIBIT_PACKAGE_STRIP = "1"
 INHIBIT_SYSROOT_STRIP = "1"

@@ -76,6 +76,8 @@ class BuildResult:
     """fp32's answers to the samples, a line for each described output that has some."""
     uncompiled: tuple[EdgepackError, ...] = ()
     """Why a bundle lacks a library that the user asked for."""
+    exported: tuple[Path, ...] = ()
+    """Debian's and opkg's packages of Linux bundles, where they were asked for."""
     pages: tuple[PageAnswer, ...] = ()
     """With ``aar``, whether each native library that an app packs because of the bundles loads
     with memory pages of 16 KB, as Google Play wants."""

@@ -172,7 +172,13 @@ def build(
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
     from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.building import build_pipeline, build_projects, package_bundles, print_build
+    from edgepack.cli.building import (
+        build_pipeline,
+        build_projects,
+        package_bundles,
+        print_build,
+        require_packager,
+    )
     from edgepack.cli.printing import print_json, print_plan
 
     packages = {"--deb": deb, "--ipk": ipk}
@@ -246,6 +252,7 @@ def build(
         )
         print_plan(plan, as_json=as_json)
         return
+    require_packager(packages)
     result = api.build(
         model,
         project=project,
@@ -262,11 +269,11 @@ def build(
         service=service,
         progress=make_terminal_progress(),
     )
+    if not as_json:
+        print_build(result, verbose=verbose)
+    result = package_bundles(result, packages, out, as_json=as_json)
     if as_json:
         print_json(result)
-    else:
-        print_build(result, verbose=verbose)
-    package_bundles(result, packages, out, as_json=as_json)
     result.require_all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgepack import api
@@ -40,16 +41,26 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
 
 
+def require_packager(asked: Mapping[str, bool]) -> None:
+    """Check, before hours of building, that what was asked for can be written.
+
+    Raises:
+        ToolError: nfpm is not installed.
+    """
+    if any(asked.values()):
+        api.find_nfpm()
+
+
 def package_bundles(
     result: api.BuildResult, asked: Mapping[str, bool], out: Path, *, as_json: bool
-) -> None:
-    """Export what was built for Linux, as ``edgepack export`` does, and write where it is.
+) -> api.BuildResult:
+    """Export what was built for Linux, as ``edgepack export`` does; return the result with it.
 
     Args:
         result: What was built.
         asked: By option, whether it was given.
         out: Where packages go.
-        as_json: Write no lines.
+        as_json: Write no lines of where they are.
 
     Raises:
         UsageError: Nothing was built for Linux, or a bundle cannot be a package.
@@ -57,18 +68,21 @@ def package_bundles(
     """
     forms: dict[str, api.ExportFormat] = {"--deb": "deb", "--ipk": "ipk"}
     given = [option for option in forms if asked[option]]
-    for_linux = [b.bundle for b in result.bundles if b.bundle.manifest.family == "linux"]
+    for_linux = [b.bundle for b in result.bundles if api.is_for_linux(b.bundle)]
     if given and not for_linux:
         raise UsageError(
             "no bundle that was built is for Linux, and packages are",
             hint="leave it out, or build for a Linux target, too",
             where=given[0],
         )
-    for option in given:
-        for bundle in for_linux:
-            exported = api.export_bundle(bundle.path, forms[option], out)
-            if not as_json:
-                write_line(str(exported.path))
+    exported = tuple(
+        api.export_bundle(bundle.path, forms[option], out).path
+        for option in given
+        for bundle in for_linux
+    )
+    for path in () if as_json else exported:
+        write_line(str(path))
+    return replace(result, exported=exported)
 
 
 def build_projects(

@@ -131,16 +131,23 @@ def _write(found: AnyBundle, form: ExportFormat, to: Path, settings: ExportSetti
     return write_recipe(found, to, settings.depends)
 
 
-def _require_linux(found: AnyBundle) -> None:
-    """Raise UsageError for a bundle of a target that has no packages of Linux.
+def is_for_linux(found: AnyBundle) -> bool:
+    """Return whether a bundle's target takes packages of Linux.
 
     A target that is not known here is what its family says.
     """
+    if found.manifest.family != "linux":
+        return False
     target = found.manifest.target
-    if target in find_target_files() and load_profile(target).device.os != "linux":
+    return target not in find_target_files() or load_profile(target).device.os == "linux"
+
+
+def _require_linux(found: AnyBundle) -> None:
+    """Raise UsageError for a bundle of a target that has no packages of Linux."""
+    if not is_for_linux(found):
+        title = load_profile(found.manifest.target).title
         raise UsageError(
-            f"{found.manifest.name} is for {load_profile(target).title}, which takes no packages"
-            " of Linux",
+            f"{found.manifest.name} is for {title}, which takes no packages of Linux",
             hint="build it for a Linux target and export that, or use --format oci",
         )
 

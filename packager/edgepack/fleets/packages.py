@@ -46,6 +46,12 @@ _LINKED = {"deb": ("libc6", "libgcc-s1", "libstdc++6"), "ipk": ()}
 """The packages with the libraries that a libonnxruntime.so of a wheel is linked with; opkg's
 distributions call them differently."""
 
+PACKAGE_PATTERN = r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?( \((<<|<=|=|>=|>>) [A-Za-z0-9.+~:-]+\))?"
+"""What one may depend on. Source: Debian's policy 7.1, which Yocto's ``RDEPENDS`` is like."""
+_ALTERNATIVES = rf"{PACKAGE_PATTERN}( \| {PACKAGE_PATTERN})*"
+_LINE = re.compile(r"(?=.*\S)[^\x00-\x1f\x7f-\x9f$]+")
+"""nfpm takes what follows ``$`` for a variable of the environment."""
+
 PackageForm = Literal["deb", "ipk"]
 
 
@@ -103,7 +109,7 @@ def write_package(found: AnyBundle, form: PackageForm, to: Path, settings: Packa
     processor = find_architecture(settings.runtime, found) if settings.runtime else ""
     architecture = _ARCHITECTURES[form][processor]
     target = to / f"{package}_{version}_{architecture}.{form}"
-    nfpm = _find_nfpm()
+    nfpm = find_nfpm()
     try:
         to.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{package}-", dir=to) as scratch:
@@ -125,7 +131,12 @@ def write_package(found: AnyBundle, form: PackageForm, to: Path, settings: Packa
     return target
 
 
-def _find_nfpm() -> str:
+def find_nfpm() -> str:
+    """Return nfpm's path.
+
+    Raises:
+        ToolError: It is not installed.
+    """
     for folders in (sysconfig.get_path("scripts"), None):
         if path := shutil.which("nfpm", path=folders):
             return path
@@ -138,6 +149,22 @@ def _find_nfpm() -> str:
 def make_package_name(name: str) -> str:
     """Return the name of a package, as Debian's policy (5.6.1) asks."""
     return f"edgepack-{name}".lower().replace("_", "-")
+
+
+def require_packages(depends: Sequence[str], pattern: str) -> None:
+    """Check that each text names what a package can depend on.
+
+    Raises:
+        UsageError: One does not, by the pattern.
+    """
+    for each in depends:
+        if not re.fullmatch(pattern, each):
+            raise UsageError(
+                f"{each!r} is no package to depend on",
+                hint="give a package's name, or with a version: 'libfoo1 (>= 2.0)'; give the option"
+                " once for each",
+                where="--depends",
+            )
 
 
 def make_version(version: str) -> str:
@@ -168,9 +195,13 @@ def _read_epoch() -> int:
 def _make_control(content: _Content) -> dict[str, object]:
     """Return what nfpm writes into the control file and beside it."""
     manifest, settings = content.found.manifest, content.settings
-    for words in (settings.maintainer, *settings.depends):
-        if not words.isprintable() or not words.strip():
-            raise UsageError(f"{words!r} is no line of a package", hint="give one line of text")
+    if not _LINE.fullmatch(settings.maintainer):
+        raise UsageError(
+            f"{settings.maintainer!r} is no line of a package",
+            hint="give one line of text without '$': 'Ada Byron <ada@example.com>'",
+            where="--maintainer",
+        )
+    require_packages(settings.depends, _ALTERNATIVES)
     of_any_target = make_package_name(manifest.name)
     prerm = fill(read_template("prerm.sh"), PROJECT=manifest.name)
     postinst = fill(read_hook("postinst.sh"), PROJECT=manifest.name)

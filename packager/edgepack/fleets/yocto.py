@@ -16,14 +16,21 @@ from edgepack.bundle.manifest import MANIFEST
 from edgepack.bundle.reading import AnyBundle
 from edgepack.bundle.writing import make_write_error
 from edgepack.fleets.hooks import fill, read_template
-from edgepack.fleets.packages import make_package_name, make_version
+from edgepack.fleets.packages import (
+    PACKAGE_PATTERN,
+    make_package_name,
+    make_version,
+    require_packages,
+)
 
 _RUNTIME = "onnxruntime"
 """What layers that have a recipe for it call it."""
 
 
 def write_recipe(found: AnyBundle, to: Path, depends: Sequence[str]) -> Path:
-    """Write ``edgepack-PROJECT/edgepack-PROJECT_VERSION.bb`` and ``files/BUNDLE.tar.gz`` beside it.
+    """Write ``edgepack-PROJECT-TARGET_VERSION.bb`` and ``files/BUNDLE.tar.gz`` beside it.
+
+    They lie in a folder ``edgepack-PROJECT-TARGET``.
 
     Args:
         found: The bundle.
@@ -34,11 +41,14 @@ def write_recipe(found: AnyBundle, to: Path, depends: Sequence[str]) -> Path:
         The path of the recipe.
 
     Raises:
-        UsageError: The version is none of Debian's, which Yocto takes, too.
+        UsageError: The version is none of Debian's, which Yocto takes, too; or something to depend
+            on is no package.
         ToolError: The folder cannot be written.
     """
     manifest = found.manifest
-    package, version = make_package_name(manifest.name), make_version(manifest.version)
+    require_packages(depends, PACKAGE_PATTERN)
+    version = make_version(manifest.version)
+    package = make_package_name(f"{manifest.name}-{manifest.target}")
     folder, bundle = to / package, f"{manifest.name}-{manifest.version}-{manifest.target}"
     archive, recipe = folder / "files" / f"{bundle}.tar.gz", folder / f"{package}_{version}.bb"
     try:
@@ -48,6 +58,7 @@ def write_recipe(found: AnyBundle, to: Path, depends: Sequence[str]) -> Path:
         text = fill(
             read_template("recipe.bb"),
             PROJECT=manifest.name,
+            PACKAGE=make_package_name(manifest.name),
             TARGET=manifest.target,
             BUNDLE=bundle,
             SHA256=hash_file(archive),

@@ -280,10 +280,10 @@ def write_runtime(path: Path, machine: int = X86_64, entry: bytes = b"OrtGetApiB
 
 def test_runtime_when_it_is_vendored_lies_where_cpp_looks(bundle: Path, tmp_path: Path) -> None:
     library = write_runtime(tmp_path / "any.so")
-    settings = ExportSettings(vendor_runtime=library, depends=["libfoo1 (>= 2)"])
+    settings = ExportSettings(vendor_runtime=library, depends=["libfoo1 (>= 2) | libfoo2:any"])
     path = export_bundle(bundle, "deb", tmp_path / "out", settings).path
     assert path.name == f"{PACKAGE}_1.0.0_amd64.deb"
-    assert "libfoo1 (>= 2), libc6" in ask("dpkg-deb", "-f", path, "Depends")
+    assert "libfoo1 (>= 2) | libfoo2:any, libc6" in ask("dpkg-deb", "-f", path, "Depends")
     ask("dpkg-deb", "-x", path, tmp_path / "raw")
     place = tmp_path / "raw/usr/lib/edgepack/tiny/cpp/lib/libonnxruntime.so.1"
     assert place.read_bytes() == library.read_bytes()
@@ -343,7 +343,12 @@ def test_package_when_nfpm_is_not_installed_says_how_to_get_it(
     ("settings", "said"),
     [
         (ExportSettings(maintainer="A\nEssential: yes"), "is no line of a package"),
-        (ExportSettings(depends=["libfoo1\nEssential: yes"]), "is no line of a package"),
+        (ExportSettings(maintainer="A $HOME <a@b.c>"), "is no line of a package"),
+        (ExportSettings(depends=["libfoo1\nEssential: yes"]), "is no package to depend on"),
+        (ExportSettings(depends=["libfoo1", "lib$HOME"]), "'lib.HOME' is no package"),
+        (ExportSettings(depends=["Lib Foo, bar | baz"]), "is no package to depend on"),
+        (ExportSettings(depends=["a b c"]), "is no package to depend on"),
+        (ExportSettings(depends=["libfoo1 (2.0)"]), "is no package to depend on"),
         (ExportSettings(copyright=Path("/nowhere/copyright")), "/nowhere/copyright"),
     ],
 )
@@ -400,7 +405,8 @@ def test_recipe_when_it_is_written_has_the_archive_and_its_hash(
 ) -> None:
     change_manifest(bundle, lambda manifest: manifest.update(name="My_Detector", version="1.0-rc1"))
     path = export_bundle(bundle, "yocto", tmp_path, ExportSettings(depends=["libfoo"])).path
-    assert path == tmp_path / "edgepack-my-detector/edgepack-my-detector_1.0~rc1.bb"
+    name = "edgepack-my-detector-linux-x86-64"
+    assert path == tmp_path / name / f"{name}_1.0~rc1.bb"
     text = path.read_text()
     [archive] = (path.parent / "files").iterdir()
     assert archive.name == "My_Detector-1.0-rc1-linux-x86-64.tar.gz"
@@ -409,19 +415,31 @@ def test_recipe_when_it_is_written_has_the_archive_and_its_hash(
     assert 'RDEPENDS:${PN} = "libfoo"' in text
     listed = hashlib.md5((bundle / "manifest.json").read_bytes()).hexdigest()
     assert f"file://manifest.json;md5={listed}" in text
+    assert 'RCONFLICTS:${PN} = "edgepack-my-detector"' in text
     assert not [word for word in text.split() if word.strip('"').startswith("@")]
+    for depends in ('a"b\nX = "1', "libfoo | libbar"):
+        with pytest.raises(UsageError, match="is no package to depend on"):
+            export_bundle(bundle, "yocto", tmp_path / "more", ExportSettings(depends=[depends]))
+    assert not (tmp_path / "more").exists()
 
 
 def test_build_when_a_target_is_not_of_linux_packages_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
-    asked = ["build", "--project", str(project), "--out", str(tmp_path / "dist"), "--deb"]
-    for_phones = ["--target", "android-xnnpack", "--variant", "cpu-fp32"]
+    build = ["build", "--project", str(project), "--deb", "--out"]
+    asked = [*build, str(tmp_path / "dist")]
+    for_phones = ["--target", "android-xnnpack", "--target", "macos-arm64", "--variant", "cpu-fp32"]
     assert run([*asked, "--target", "linux-x86-64", *for_phones]) == 0
     [package] = (tmp_path / "dist").glob("*.deb")
     assert str(package) in capsys.readouterr().out
+    assert run([*asked, "--target", "linux-x86-64", "--variant", "cpu-fp32", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exported"] == [str(package)]
     package.unlink()
     assert run([*asked, *for_phones]) == UsageError.exit_code
     assert "no bundle that was built is for Linux" in capsys.readouterr().err
+    monkeypatch.setattr(packages.shutil, "which", lambda *_, **__: None)
+    elsewhere = [str(tmp_path / "other"), "--target", "linux-x86-64"]
+    assert run([*build, *elsewhere]) == ToolError.exit_code
+    assert not (tmp_path / "other").exists()
     assert not list((tmp_path / "dist").glob("*.deb"))
