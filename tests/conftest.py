@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import sys
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -51,8 +52,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+TURNS = 3
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what takes long by its nature, unless EDGEPACK_TEST_SLOW is set."""
+    """Leave out what takes long by its nature, unless EDGEPACK_TEST_SLOW is set.
+
+    EDGEPACK_TEST_TURN, a number below 3, takes a third of the longest: CI has another at each
+    landing.
+    """
+    turn = os.environ.get("EDGEPACK_TEST_TURN")
+    own = zlib.crc32(item.nodeid.encode()) % TURNS
+    if turn is not None and item.get_closest_marker("in_turns") and own != int(turn):
+        pytest.skip(f"takes long, and has the turn {own}; run without EDGEPACK_TEST_TURN")
     slow = item.get_closest_marker("slow")
     if slow and "EDGEPACK_TEST_SLOW" not in os.environ:
         pytest.skip(f"{slow.kwargs.get('reason', 'takes long')}; run with EDGEPACK_TEST_SLOW=1")

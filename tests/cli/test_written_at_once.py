@@ -100,6 +100,7 @@ def test_device_trust_keeps_every_key(server: LoopbackServer, tmp_path: Path) ->
     assert count_records()["trust"] == AT_ONCE
 
 
+@pytest.mark.in_turns
 def test_push_and_rollback_keep_every_rollout_and_record(
     server: LoopbackServer, bundle: Path
 ) -> None:

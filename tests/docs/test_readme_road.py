@@ -87,6 +87,7 @@ def walk(argv: list[str], folder: Path) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="fetches wheels")
 def test_readme_when_followed_leads_to_a_measured_model(tmp_path):
     write_users_files(tmp_path)

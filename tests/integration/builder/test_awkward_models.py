@@ -146,6 +146,7 @@ def test_table_when_compared_with_the_folder_names_every_model(shared_data):
     assert found == {*BUILT, LARGE, *REFUSED, *UNREADABLE}
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=SLOW) if name in LONG else name for name in BUILT]
 )
@@ -183,6 +184,7 @@ def test_awkward_model_when_unreadable_is_one_clear_error(shared_data, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="takes 513 MB")
 def test_model_that_grows_when_built_is_a_proven_bundle(shared_data, tmp_path):
     [built] = build(shared_data / "awkward" / LARGE, targets=["host"], out=tmp_path).bundles

@@ -339,6 +339,7 @@ def test_projects_when_they_share_steps_do_them_once(running, projects, tmp_path
     assert len({result.bundles[0].bundle.path for result in results}) == 2
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("number", [0, 1])
 def test_page_when_its_commands_are_typed_builds_what_is_right(number, running, projects, tmp_path):
     """The first is without a cluster; one project is wrong, and its exit code is the command's."""

@@ -155,6 +155,7 @@ def test_detector_when_the_step_makes_it_keeps_its_detections(yolo, tmp_path):
     assert kept >= 0.99 * total > 99
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="takes a minute")
 def test_nanodet_when_the_step_makes_it_keeps_nearly_all_detections(shared_data, tmp_path):
     images = sorted((shared_data / "imagenet" / "images").iterdir())[::10]

@@ -117,6 +117,7 @@ def list_variants(encoder: Encoder, bundle: Bundle) -> Iterator[tuple[str, int, 
         yield variant.recipe, path.stat().st_size, compare_sentences(encoder, path)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="fetches an encoder of 63 MB and builds it")
 def test_encoder_in_float32_keeps_its_similarities_in_int8_and_in_4_bits(tmp_path: Path):
     bundle = build_encoder(L3, tmp_path, "fp32", "int8-dynamic", "int4-weight")
@@ -135,6 +136,7 @@ def test_encoder_in_float32_keeps_its_similarities_in_int8_and_in_4_bits(tmp_pat
         assert share < most
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="fetches an encoder of 21 MB and builds it")
 def test_encoder_with_weights_in_int8_stays_as_small_and_becomes_smaller(tmp_path: Path):
     bundle = build_encoder(L6, tmp_path, "fp32", "int4-weight")

@@ -231,6 +231,7 @@ def test_inspect_when_there_are_no_samples_judges_the_graphs_that_build_would(
     assert assert_same_graphs(project, tmp_path, monkeypatch) >= LEAST.get(net, 5)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", SHARED)
 def test_inspect_when_a_model_is_public_judges_the_graphs_that_build_would(
     shared_data, tmp_path, monkeypatch, name

@@ -57,6 +57,7 @@ def count_all_found(model: Path) -> int:
     return found
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="fetches a transformer of 79 MB and quantizes it")
 def test_transformer_that_shares_its_weights_finds_atoms_in_int8(tmp_path: Path):
     model = fetch(tmp_path / "in")

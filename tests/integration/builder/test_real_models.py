@@ -54,6 +54,7 @@ def project(request, shared_data, tmp_path):
     return tmp_path / "edgepack.yaml", drop, agreement
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="takes a minute")
 def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(project, tmp_path):
     file, drop, agreement = project
@@ -76,6 +77,7 @@ def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(proj
     assert report.placement.compute_share("CPUExecutionProvider") == 1
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="takes a minute")
 def test_real_model_when_preprocessing_is_in_the_graph_keeps_its_accuracy(project, tmp_path):
     """A level of 255 in some pixels changes the answer for one photograph in fifty at most."""

@@ -113,6 +113,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("what", CHANGES)
 def test_build_when_something_changed_writes_what_an_empty_folder_gets(what, project, dist):
     before = contents(dist)

@@ -137,6 +137,7 @@ def test_bench_when_the_connection_is_lost_before_a_run_ended_keeps_nothing(
     assert not kept
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes several process runs")
 @pytest.mark.parametrize(
     ("command", "code", "why"),

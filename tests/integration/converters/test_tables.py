@@ -53,6 +53,7 @@ def prove(path: Path, converted: ConvertedModel, folder: Path, tmp_path: Path) -
     return read_notes(out).facts
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("framework", "name", "outputs"),
     [
@@ -193,6 +194,7 @@ def find_trees(model: onnx.ModelProto, name: str) -> onnx.AttributeProto:
     return next(each for each in node.attribute if each.name == name)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("change", [move_threshold, swap_classes, change_leaf])
 @pytest.mark.parametrize(
     ("framework", "name"),
@@ -259,6 +261,7 @@ def test_model_when_a_package_that_counts_has_another_version_is_converted_anew(
     assert conversions == [1, 1, 2]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("framework", "name", "labels"),
     [

@@ -61,6 +61,7 @@ def refuse(path: Path, python: str, tmp_path: Path) -> EdgepackError:
     return caught.value
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "name",
     [
@@ -85,6 +86,7 @@ def test_model_when_converted_computes_what_its_framework_does(models, python, t
     assert facts["confined"].startswith("Landlock")
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("package", "name"),
     [
@@ -147,6 +149,7 @@ def test_file_when_cut_off_is_refused(models, python, tmp_path, name, size):
     refuse(cut(models / name, tmp_path, size), python, tmp_path)
 
 
+@pytest.mark.in_turns
 def test_bundle_when_built_from_keras_tells_what_it_was_made_of(models, python, tmp_path):
     source = shutil.copy(models / "pictures.keras", tmp_path)
     rng = np.random.default_rng(3)

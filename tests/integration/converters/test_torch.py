@@ -146,6 +146,7 @@ def _require_equal(inside: Inside, folder: Path, case: Case) -> None:
         assert found.farthest <= SHARE * found.largest
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_programs_compute_what_pytorch_computes(
     name: str, saved: Path, torch_python: str, tmp_path: Path
@@ -270,6 +271,7 @@ def test_a_function_that_makes_no_model_is_one_error(
     assert found.value.hint
 
 
+@pytest.mark.in_turns
 def test_a_function_that_hangs_is_stopped(project: Path, torch_python: str, tmp_path: Path) -> None:
     options = {"opset": 18, FUNCTION: "nets:hangs"}
     inside = Inside(CONVERTERS["torch"], torch_python, project, options, confined=False, most_s=40)

@@ -124,6 +124,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes virtual environments")
 def test_what_is_built_on_one_board_provisions_the_others(
     site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -160,6 +161,7 @@ def test_what_is_built_on_one_board_provisions_the_others(
     assert "has changed since it was kept" in capsys.readouterr().err
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes virtual environments")
 def test_build_goes_on_without_us_and_after_it_was_killed(
     site: Path, capsys: pytest.CaptureFixture[str]
@@ -183,6 +185,7 @@ def test_build_goes_on_without_us_and_after_it_was_killed(
     assert f"kept onnxruntime_own-{ONNXRUNTIME}-py3-none-any.whl as" in capsys.readouterr().out
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes virtual environments")
 def test_step_that_fails_is_named_with_its_words_and_goes_on_once_mended(
     site: Path, capsys: pytest.CaptureFixture[str]
@@ -197,6 +200,7 @@ def test_step_that_fails_is_named_with_its_words_and_goes_on_once_mended(
     assert run(["runtime", "build", "own", "--device", "board"]) == 0
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes virtual environments")
 @pytest.mark.parametrize("fault", ["does not work", "is not there"])
 def test_provider_that_is_missing_on_the_board_is_not_kept_and_the_old_environment_stays(

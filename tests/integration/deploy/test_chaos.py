@@ -24,6 +24,7 @@ def one_of_each_kind() -> list[int]:
     return [numbers[turn % len(numbers)] for turn, numbers in enumerate(found.values())]
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="disturbs a dozen pushes")
 @pytest.mark.skipif(
     find_sshd() is None or not Path("/proc/self/environ").exists(),

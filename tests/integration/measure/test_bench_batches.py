@@ -82,6 +82,7 @@ def test_wrong_outputs_of_a_batch_make_the_measurement_invalid(bench: Any, tmp_p
     assert "use it one by one, in its own sizes" in said
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="measures whole bundles")
 @pytest.mark.parametrize(
     "options",

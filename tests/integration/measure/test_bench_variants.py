@@ -58,6 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return order
 
 
+@pytest.mark.in_turns
 def test_runs_are_made_in_turn_and_compared_in_pairs(
     bundle: Path, here: Device, asked: list[str]
 ) -> None:
@@ -190,6 +191,7 @@ def bench(bundle: Path, *argv: str) -> int:
     return run(["bench", str(bundle), "--preset", "smoke", "--variant", "all", *argv])
 
 
+@pytest.mark.in_turns
 def test_command_ends_with_one_table_and_files_of_all_devices(
     board: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +210,7 @@ def test_command_ends_with_one_table_and_files_of_all_devices(
     assert "cpu-fp32" in Path("r.html").read_text()
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes a dozen process runs")
 def test_command_ends_as_one_variant_is_within_the_limits(
     board: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -225,6 +228,7 @@ def test_command_ends_as_one_variant_is_within_the_limits(
     assert "of the 2 variants measured there" in done.err.replace("\n", " ")
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes a dozen process runs")
 def test_command_that_goes_on_takes_what_was_measured_whole_and_valid(
     board: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch

@@ -273,6 +273,7 @@ def test_evaluate_when_a_label_is_no_class_stops_with_the_sample(built, tmp_path
         evaluate(bundle.path, load_device("local"), project=project)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_command_of_all_variants_ends_as_one_is_within_the_limits(
     built, monkeypatch, capsys

@@ -75,6 +75,7 @@ def test_bench_when_a_project_that_is_not_the_bundles_is_named_is_refused(
     assert "belongs to the project 'other'" in capsys.readouterr().err
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes a dozen process runs")
 @pytest.mark.parametrize(
     ("limits", "code", "told"),

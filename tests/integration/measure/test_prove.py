@@ -36,6 +36,7 @@ def quiet(monkeypatch):
     monkeypatch.setattr(proving, "bench", measure)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="measures")
 def test_target_when_proven_has_a_file_of_what_every_variant_did(
     here, quiet, tmp_path, monkeypatch
@@ -58,6 +59,7 @@ def test_target_when_proven_has_a_file_of_what_every_variant_did(
     assert str(tmp_path) not in text
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="measures")
 def test_target_when_proven_with_an_own_project_keeps_it_private(here, quiet, tmp_path):
     project = tiny_models.write_project(tmp_path)
@@ -99,6 +101,7 @@ def test_variant_when_it_does_not_work_there_is_named_with_the_reason(
     assert "its provider is not there" in unused.reason
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="measures")
 def test_target_when_no_measurement_is_valid_is_not_proven_and_no_file_is_written(here, tmp_path):
     out = tmp_path / "seen.json"
@@ -136,6 +139,7 @@ def test_target_when_there_is_none_of_that_name_is_refused_with_the_ones_there_a
     assert "raspberry-pi" in f"{caught.value.problem} {caught.value.hint}"
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="measures")
 def test_command_prints_what_was_seen_and_where_it_is(quiet, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

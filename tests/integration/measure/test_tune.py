@@ -447,6 +447,7 @@ def test_harness_when_given_settings_measures_with_them_and_serves_without(bundl
             replace(plain, session=two).select("cpu-fp32")
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes some 30 process runs")
 def test_tuning_for_real_answers_with_what_is_no_slower_than_the_defaults(
     bundle: Path, device: Device, monkeypatch: pytest.MonkeyPatch

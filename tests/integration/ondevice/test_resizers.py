@@ -95,6 +95,7 @@ def require_same(folder: Path, run: Callable[[str, str, str], None], count: int)
         assert np.abs(ours - found[key]).max() <= MOST, (key, given[name].shape)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="installs TensorFlow")
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="TensorFlow 2.21 has no wheels for it")
 def test_tensorflow_makes_the_same_of_pictures(tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_tensorflow_makes_the_same_of_pictures(tmp_path: Path) -> None:
     require_same(tmp_path, run, count=2)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="makes a root file system with torchvision")
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("mmdebstrap") is None,

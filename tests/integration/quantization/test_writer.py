@@ -402,6 +402,7 @@ def test_real_network_when_written_is_what_onnxruntime_writes(real, tmp_path, ne
 # --- time and memory --------------------------------------------------------------------------
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="takes 6 GB")
 def test_model_when_its_weights_are_larger_than_2_gib_is_calibrated_and_written(tmp_path):
     rows, columns = 140_000, 4096

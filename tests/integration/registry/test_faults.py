@@ -90,6 +90,7 @@ def outlast(played: PlayedRegistry, seed: int, bundle: Path, folder: Path) -> li
     return done
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="a hundred transfers that break")
 def test_transfers_when_anything_breaks_are_whole_or_are_not(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -389,6 +389,7 @@ def test_farm_when_it_is_filtered_shows_what_fits_in_table_plots_and_groups(tabs
         assert page.evaluate(SHOWN_ROWS) == page.evaluate(GROUPS) == []
 
 
+@pytest.mark.in_turns
 def test_farm_when_its_groups_are_sorted_orders_rows_and_groups(tabs, farms):
     with tabs.open(farms[30]) as page:
         page.locator(".choose .by").select_option("variant")

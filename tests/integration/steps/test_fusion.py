@@ -331,6 +331,7 @@ def test_real_network_when_u8s8_has_no_float_kernel_left_on_either_cpu(real, tmp
     assert (tmp_path / CPUS[0] / MODEL).read_bytes() == (tmp_path / CPUS[1] / MODEL).read_bytes()
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="quantizes a real network")
 @pytest.mark.parametrize("name", ["tensorrt", "xnnpack", "qnn-16", "qnn-8"])
 def test_real_network_when_quantized_for_another_provider_speaks_its_dialect(real, tmp_path, name):

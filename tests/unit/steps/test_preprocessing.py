@@ -106,6 +106,7 @@ def test_nodes_when_pictures_have_any_size_are_within_a_level_of_pillow(tmp_path
     assert worst(image, made, tmp_path) <= MOST.get(image.resize.filter, 0.1)
 
 
+@pytest.mark.in_turns
 @pytest.mark.slow(reason="three thousand pictures")
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_nodes_when_pictures_have_many_sizes_are_within_a_level_of_pillow(tmp_path, name):
