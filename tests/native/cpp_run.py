@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import select
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,16 @@ from onnx import TensorProto, helper
 
 from tests.mobile.comparing import differences
 from tests.mobile.proofs import ROOT, Proof, require
-from tests.mobile.signatures import DETECTOR, FACES, PIXELS, READER, SAMPLES, TEXT, Signature
+from tests.mobile.signatures import (
+    DETECTOR,
+    FACES,
+    PIXELS,
+    READER,
+    SAMPLES,
+    SEVERAL_INPUTS,
+    TEXT,
+    Signature,
+)
 from tests.mobile.vectors import TEXTS
 from tests.native.programs import (
     RUN_TIMEOUT_S,
@@ -76,7 +89,54 @@ def answer(work: Path) -> str:
         file.write_bytes(make_netpbm(given[0]))
         require_same(expected[:1], run_sample(bundle, file)[1], signature.name)
         count += len(given)
-    return f"{count} pictures of {len(PICTURES)} bundles"
+    bundle = build_bundle(SEVERAL_INPUTS)
+    tensors = {
+        "values": rng.standard_normal((1, 4)).astype(np.float32),
+        "step count": np.array([[3]], np.int32),
+        "class": np.array([2], np.int64),
+    }
+    words = [f"{name}={work / name}.npy" for name in tensors]
+    for name, array in tensors.items():
+        np.save(work / name, array)
+    expected = [write_answers(loader.load(bundle).predict(tensors))]
+    require_same(expected, run_sample(bundle, *words)[1], "several inputs")
+    return f"{count} pictures of {len(PICTURES)} bundles, {len(tensors)} tensors of one"
+
+
+def answer_streams(work: Path) -> str:
+    """Each picture of stdin and each text of a pipe is answered before the next is written."""
+    pictures = [np.full((h, w, 3), w, np.uint8) for w, h in SIZES]
+    answer_stream(DETECTOR, pictures, [make_netpbm(pixels) + b"\n" for pixels in pictures])
+    texts, pipe = ["turn the lights on", "a b", "c"], work / "pipe.txt"
+    os.mkfifo(pipe)
+    answer_stream(TEXT, texts, [f"{text}\n".encode() for text in texts], pipe)
+    return f"{len(pictures)} pictures, {len(texts)} texts"
+
+
+def answer_stream(
+    signature: Signature, given: Sequence[Any], pieces: Sequence[bytes], pipe: Path | None = None
+) -> None:
+    """Write pieces, and raise NotHeldError unless each is answered before the next."""
+    bundle = build_bundle(signature)
+    model = loader.load(bundle)
+    argv = [compile_sample(), "--runtime", find_library(), bundle, pipe or "-"]
+    with subprocess.Popen(
+        list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        # For both ways, as it would wait for a program that does not open it.
+        stream = program.stdin if pipe is None else pipe.open("r+b", buffering=0)
+        assert stream is not None
+        assert program.stdout is not None
+        for each, piece in zip(given, pieces, strict=True):
+            stream.write(piece)
+            stream.flush()
+            if not select.select([program.stdout], [], [], RUN_TIMEOUT_S)[0]:
+                program.kill()
+            line = program.stdout.readline()
+            require(bool(line), "there is no answer before the stream ends")
+            require_same([write_answers(model.predict(each))], [json.loads(line)], signature.name)
+        stream.close()
+    require(program.returncode == 0, f"exit code {program.returncode}")
 
 
 def write_answers(found: dict[str, Any]) -> dict[str, Any]:
@@ -149,11 +209,25 @@ def refuse(work: Path) -> str:
         found, lines, said = run_sample(*words, stdin=stdin)
         require(found == code, f"{words}: exit code {found}, not {code}: {said}")
         require(not lines and "error: " in said and "hint: " in said, f"{words}: {said}")
-    return f"{len(cases)} cases"
+    name = loader.load(bundle).inputs[0].name
+    (work / "one.ppm").write_bytes(good)
+    one = f"{name}={work / 'one.ppm'}"
+    named = (
+        (good + good, (f"{name}=-",), f"- is not one thing for the input {name}"),
+        (b"", (f"{name}=-",), f"- is not one thing for the input {name}"),
+        (b"", (one, one), f"the input {name} is there twice"),
+        (b"", (work,), f"{work} cannot be read: Is a directory"),
+        (good + b"\n text", (), "- has no picture behind a picture"),
+    )
+    for given, words, text in named:
+        code, _, said = run_sample(bundle, *words, stdin=given)
+        require(code != 0 and f"error: {text}\n" in said, f"{words}: exit code {code}: {said}")
+    return f"{len(cases) + len(named)} cases"
 
 
 PROOFS = (
     Proof("the sample answers what Python answers", answer),
     Proof("the sample answers texts and sounds", answer_texts),
+    Proof("the sample answers while a stream goes on", answer_streams),
     Proof("what the sample does not take", refuse),
 )

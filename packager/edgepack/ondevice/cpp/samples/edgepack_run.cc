@@ -1,4 +1,5 @@
-// Answers pictures, texts, sounds and tensors from files or stdin, a line of JSON for each.
+// Answers pictures, texts, sounds and tensors from files or stdin, a line of JSON for each, which is
+// there before the next one is read.
 //
 //     edgepack_run [OPTION VALUE ...] BUNDLE [FILE ...]
 //
@@ -10,7 +11,7 @@
 // A FILE is a picture as netpbm writes it (.ppm or .pgm of 8 bits, several behind each other), a
 // tensor as numpy writes it (.npy), a sound (.wav), a text in each line (a name that ends in .txt),
 // or a picture's own file where the model decodes it; - and no FILE is stdin. With several inputs it
-// is INPUT=FILE for each, which make one answer.
+// is INPUT=FILE for each, with one thing in it, which make one answer.
 //
 // --runtime LIBRARY   the libonnxruntime.so to use
 // --variant ID        only this variant
@@ -23,11 +24,20 @@
 
 #include <edgepack/edgepack.hpp>
 
-#include <cstdio>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <fstream>
+#include <ios>
 #include <iostream>
+#include <istream>
 #include <iterator>
+#include <limits>
+#include <list>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -77,41 +87,33 @@ Arguments read_arguments(const std::vector<std::string>& words) {
   return arguments;
 }
 
-std::string read_all(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (path != "-" && !file) throw Error(Code::not_found, path + " cannot be read", "see its name");
-  std::istream& from = path == "-" ? std::cin : file;
-  return {std::istreambuf_iterator<char>(from), {}};
-}
-
 Error make_file_error(const std::string& path, const std::string& what) {
   return Error(Code::bad_input, path + " " + what, "see the head of edgepack_run.cc");
 }
 
-/// Reads netpbm's header: P5 or P6, width, height and the highest value, with spaces and comments
-/// between them. Source: netpbm's manual, ppm(5).
-edgepack::Frame read_netpbm(const std::string& bytes, std::size_t& at, const std::string& path) {
-  const bool is_gray = bytes.compare(at, 2, "P5") == 0;
-  if (!is_gray && bytes.compare(at, 2, "P6") != 0) throw make_file_error(path, "is no P5 or P6");
-  at += 2;
+/// Reads a picture of netpbm behind its first two bytes: width, height and the highest value, with
+/// spaces and comments between them, and the pixels, into `bytes`. Source: netpbm's manual, ppm(5).
+edgepack::Frame read_netpbm(std::istream& from, bool is_gray, std::string& bytes,
+                            const std::string& path) {
   std::int64_t numbers[3] = {};
   for (std::int64_t& number : numbers) {
-    while (at < bytes.size() && (std::isspace(static_cast<unsigned char>(bytes[at])) != 0 || bytes[at] == '#')) {
-      if (bytes[at] == '#') at = std::min(bytes.find('\n', at), bytes.size() - 1);
-      ++at;
-    }
-    for (; at < bytes.size() && bytes[at] >= '0' && bytes[at] <= '9' && number < 1000000; ++at)
-      number = number * 10 + (bytes[at] - '0');
+    while ((from >> std::ws).peek() == '#')
+      from.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    from >> number;
   }
-  ++at;
+  from.get();
   const auto [width, height, highest] = numbers;
-  if (width < 1 || height < 1 || highest != 255) throw make_file_error(path, "has no 8-bit picture");
-  const std::int64_t count = width * height * (is_gray ? 1 : 3);
-  if (at > bytes.size() || static_cast<std::uint64_t>(count) > bytes.size() - at)
-    throw make_file_error(path, "ends within a picture");
-  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data()) + at;
-  at += static_cast<std::size_t>(count);
-  return edgepack::make_frame(data, width, height,
+  constexpr std::int64_t most = 10000000;
+  if (!from || std::min(width, height) < 1 || std::max(width, height) > most || highest != 255)
+    throw make_file_error(path, "has no 8-bit picture");
+  const auto count = static_cast<std::uint64_t>(width * height * (is_gray ? 1 : 3));
+  constexpr std::size_t piece = 1 << 20;  // as a header may lie about what follows
+  for (std::size_t have = 0; have < count; have = bytes.size()) {
+    bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(count, have + piece)));
+    from.read(&bytes[have], static_cast<std::streamsize>(bytes.size() - have));
+    if (!from) throw make_file_error(path, "ends within a picture");
+  }
+  return edgepack::make_frame(reinterpret_cast<const std::uint8_t*>(bytes.data()), width, height,
                               is_gray ? edgepack::Format::gray : edgepack::Format::rgb);
 }
 
@@ -160,29 +162,56 @@ edgepack::TensorView read_npy(const std::string& bytes, const std::string& path)
   return view;
 }
 
-bool is_netpbm(const std::string& bytes, std::size_t at) {
-  return bytes.size() > at + 2 && bytes[at] == 'P' && (bytes[at + 1] == '5' || bytes[at + 1] == '6');
-}
-
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-/// Reads a line, without what ends it.
-std::string read_line(const std::string& bytes, std::size_t& at) {
-  const std::size_t begin = at, end = std::min(bytes.find('\n', at), bytes.size());
-  at = std::min(end + 1, bytes.size());
-  const bool has_return = end > begin && bytes[end - 1] == '\r';
-  return bytes.substr(begin, end - begin - (has_return ? 1 : 0));
-}
+/// What is in a file or in stdin, one thing after the other.
+class Source {
+ public:
+  explicit Source(std::string path) : path_(std::move(path)) {
+    if (path_ == "-") return;
+    file_.open(path_, std::ios::binary);
+    if (!file_) throw Error(Code::not_found, path_ + " cannot be opened", "see its name and mode");
+  }
 
-edgepack::Item read_item(const std::string& bytes, std::size_t& at, const std::string& path) {
-  if (ends_with(path, ".txt")) return read_line(bytes, at);
-  if (is_netpbm(bytes, at)) return read_netpbm(bytes, at, path);
-  const std::size_t begin = std::exchange(at, bytes.size());
-  if (bytes.compare(begin, 6, "\x93NUMPY") == 0) return read_npy(bytes, path);
-  return edgepack::FileBytes{bytes.data() + begin, bytes.size() - begin};
-}
+  /// The next, whose bytes are there until another one is read; none at the end.
+  std::optional<edgepack::Item> read() {
+    std::istream& from = path_ == "-" ? std::cin : file_;
+    try {
+      from.exceptions(std::ios::badbit);
+      return read_from(from);
+    } catch (const std::ios_base::failure& failure) {
+      throw Error(Code::not_found, path_ + " cannot be read: " + failure.code().message(),
+                  "name a file, or - for stdin");
+    }
+  }
+
+ private:
+  std::optional<edgepack::Item> read_from(std::istream& from) {
+    if (ends_with(path_, ".txt")) {
+      if (!std::getline(from, bytes_)) return std::nullopt;
+      if (!bytes_.empty() && bytes_.back() == '\r') bytes_.pop_back();
+      return bytes_;
+    }
+    // Behind a picture may be another one, or white space.
+    const bool is_behind = !bytes_.empty();
+    if (is_behind) from >> std::ws;
+    char head[2] = {};
+    from.read(head, 2);
+    if (from.gcount() == 0) return std::nullopt;
+    bytes_.assign(head, static_cast<std::size_t>(from.gcount()));
+    if (bytes_ == "P5" || bytes_ == "P6") return read_netpbm(from, bytes_ == "P5", bytes_, path_);
+    if (is_behind) throw make_file_error(path_, "has no picture behind a picture");
+    bytes_.append(std::istreambuf_iterator<char>(from), {});
+    if (bytes_.compare(0, 6, "\x93NUMPY") == 0) return read_npy(bytes_, path_);
+    return edgepack::FileBytes{bytes_.data(), bytes_.size()};
+  }
+
+  std::string path_;
+  std::ifstream file_;
+  std::string bytes_;
+};
 
 void answer(const edgepack::Model& model, const edgepack::Items& items,
             const edgepack::AnswerOptions& options) {
@@ -202,18 +231,23 @@ void run(const std::vector<std::string>& words) {
   std::cerr << "running " << model.variant() << " on onnxruntime " << model.runtime_version() << "\n";
   for (const std::string& text : arguments.texts)
     answer(model, {{model.only_input(), text}}, arguments.answers);
+  std::list<Source> sources;  // an item is in the bytes of its source
   edgepack::Items items;
-  std::vector<std::string> kept(arguments.files.size());
-  for (std::size_t k = 0; k < kept.size(); ++k) {
-    const std::string& file = arguments.files[k];
+  for (const std::string& file : arguments.files) {
     const std::size_t equals = file.find('=');
-    kept[k] = read_all(equals == std::string::npos ? file : file.substr(equals + 1));
-    std::size_t at = 0;
-    if (equals != std::string::npos) {
-      items[file.substr(0, equals)] = read_item(kept[k], at, file);
+    Source& source = sources.emplace_back(file.substr(equals + 1));
+    if (equals == std::string::npos) {
+      while (const std::optional<edgepack::Item> item = source.read())
+        answer(model, {{model.only_input(), *item}}, arguments.answers);
+      sources.pop_back();
       continue;
     }
-    while (at < kept[k].size()) answer(model, {{model.only_input(), read_item(kept[k], at, file)}}, arguments.answers);
+    const std::string name = file.substr(0, equals);
+    const std::optional<edgepack::Item> item = source.read();
+    if (!item || source.read())
+      throw make_file_error(file.substr(equals + 1), "is not one thing for the input " + name);
+    if (!items.emplace(name, *item).second)
+      throw make_usage_error("the input " + name + " is there twice");
   }
   if (!items.empty()) answer(model, items, arguments.answers);
 }
@@ -221,6 +255,8 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int count, char** words) {
+  // Else a stdin that cannot be read looks like one that ends.
+  std::ios::sync_with_stdio(false);
   try {
     run({words + 1, words + count});
     return 0;
