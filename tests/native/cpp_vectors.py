@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from edgepack.base.processes import run_program
 
 from tests.mobile.comparing import (
@@ -53,7 +54,36 @@ def compare_sanitized(work: Path) -> str:
     return compare(work, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
+def compare_numbers(_work: Path) -> str:
+    """Numbers are the shortest texts of 15 to 17 digits that are read as them, in both ways."""
+    random = np.random.default_rng(8)
+    bits = random.integers(0, 2**64, 20000, np.uint64)
+    values = np.concatenate([
+        bits.view(np.float64),
+        (bits & np.uint64(0xFFF0000000000000)).view(np.float64),  # powers of two
+        (bits & np.uint64(0xFFFFFFFF)).view(np.float64),  # too small for all digits
+        random.uniform(-9, 9, 20000).astype(np.float32).astype(np.float64),
+        random.integers(-(10**7), 10**7, 20000) / 1000,
+        np.array([0.0, -0.0, 0.1, 1e15, 1e16, 1e17, 5e-324, np.inf, -np.inf]),
+    ])  # fmt: skip
+    values = values[~np.isnan(values)]
+    expected = [_format_number(float(value)) for value in values]
+    for flags in ((), ("-DWITHOUT_TO_CHARS",)):
+        program = compile_program("numbers.cc", *flags)
+        done = run_program([str(program)], timeout_s=RUN_TIMEOUT_S, input_bytes=values.tobytes())
+        pairs = zip(expected, done.text.splitlines(), strict=True)
+        wrong = [f"{found}, not {text}" for text, found in pairs if found != text]
+        require(not wrong, f"{len(wrong)} numbers {flags}: {wrong[:3]}")
+    return f"{len(values)} numbers"
+
+
+def _format_number(value: float) -> str:
+    texts = [f"{value:.{digits}g}" for digits in (15, 16, 17)]
+    return next((text for text in texts if float(text) == value), texts[-1])
+
+
 PROOFS = (
     Proof("pictures, frames, answers, texts and sounds are those of Python", compare),
     Proof("the same under sanitizers", compare_sanitized),
+    Proof("numbers have the fewest digits", compare_numbers),
 )

@@ -51,7 +51,9 @@ fn main() {
     unsafe {
         check(edgepack_open(words[1].as_ptr(), &options, &mut model, &mut status), &status);
         check(edgepack_predict(model, &item, 1, null(), &mut answers, &mut status), &status);
-        println!("{}", CStr::from_ptr(edgepack_get_json(answers)).to_str().expect("UTF-8"));
+        let json = edgepack_get_json(answers);
+        assert!(!json.is_null(), "there is no memory for the answers");
+        println!("{}", CStr::from_ptr(json).to_str().expect("UTF-8"));
         edgepack_free_answers(answers);
         edgepack_close(model);
     }

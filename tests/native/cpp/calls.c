@@ -21,7 +21,8 @@ static void expect(int holds, const char* what, const edgepack_status* status) {
 /* Each function that takes a handle, without one. */
 static void call_with_null(edgepack_status* status) {
   edgepack_answers* answers = NULL;
-  expect(edgepack_get_variant(NULL) == NULL && edgepack_get_runtime_version(NULL) == NULL,
+  expect(edgepack_get_variant(NULL) == NULL && edgepack_get_runtime_version(NULL) == NULL &&
+             edgepack_get_name(NULL) == NULL && edgepack_get_version(NULL) == NULL,
          "texts of null", status);
   expect(edgepack_get_passed_over_variant(NULL, 0) == NULL &&
              edgepack_get_passed_over_reason(NULL, 0) == NULL,
@@ -133,7 +134,8 @@ int main(int argc, char** argv) {
   call_wrongly(argv[2], &options, &status);
   expect(edgepack_open(argv[2], &options, &model, &status) == EDGEPACK_OK, "open", &status);
   if (model == NULL) return 1;
-  printf("%s %.9f %zu\n", edgepack_get_variant(model), edgepack_get_golden_sqnr_db(model),
+  printf("%s %s %s %.9f %zu\n", edgepack_get_variant(model), edgepack_get_name(model),
+         edgepack_get_version(model), edgepack_get_golden_sqnr_db(model),
          edgepack_count_passed_over(model));
   expect(edgepack_get_passed_over_reason(model, edgepack_count_passed_over(model)) == NULL,
          "behind the last", &status);

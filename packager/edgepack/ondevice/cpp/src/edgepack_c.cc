@@ -94,20 +94,33 @@ struct edgepack_outputs {
 struct edgepack_answers {
   explicit edgepack_answers(edgepack::Answers&& found) : all(std::move(found)) {
     for (const auto& [name, answer] : all) {
-      json += (json.empty() ? "{" : ", ") + edgepack::detail::format_json_text(name) + ": " +
-              edgepack::to_json(answer);
       edgepack_answer& told = views.emplace_back();
       told = {};
       told.name = name.c_str();
       std::visit([&](const auto& each) { tell(told, each); }, answer);
     }
-    json += json.empty() ? "{}" : "}";
+  }
+
+  /// Null where there is no memory for it.
+  const char* write_json() const noexcept {
+    try {
+      if (!json.empty()) return json.c_str();
+      std::string text;
+      for (const auto& [name, answer] : all) {
+        text += (text.empty() ? "{" : ", ") + edgepack::detail::format_json_text(name) + ": " +
+                edgepack::to_json(answer);
+      }
+      json = text.empty() ? "{}" : text + "}";
+      return json.c_str();
+    } catch (...) {
+      return nullptr;
+    }
   }
 
   std::vector<edgepack_answer> views;
-  std::string json;
 
  private:
+  mutable std::string json;  // empty until it is asked for
   // What views point to moves no more: lists in which nothing is moved.
   edgepack::Answers all;
   std::list<std::vector<edgepack_class>> classes;
@@ -368,6 +381,14 @@ double edgepack_get_golden_sqnr_db(const edgepack_model* model) {
   return model == nullptr ? 0 : model->model.golden_sqnr_db();
 }
 
+const char* edgepack_get_name(const edgepack_model* model) {
+  return model == nullptr ? nullptr : model->model.name().c_str();
+}
+
+const char* edgepack_get_version(const edgepack_model* model) {
+  return model == nullptr ? nullptr : model->model.version().c_str();
+}
+
 const char* edgepack_get_runtime_version(const edgepack_model* model) {
   return model == nullptr ? nullptr : model->model.runtime_version().c_str();
 }
@@ -441,7 +462,7 @@ const edgepack_answer* edgepack_get_answer(const edgepack_answers* answers, std:
 }
 
 const char* edgepack_get_json(const edgepack_answers* answers) {
-  return answers == nullptr ? nullptr : answers->json.c_str();
+  return answers == nullptr ? nullptr : answers->write_json();
 }
 
 void edgepack_free_answers(edgepack_answers* answers) { delete answers; }

@@ -1,14 +1,15 @@
 /*
- * Runs this bundle's model from C99, and from any language that calls C: the same as edgepack.hpp.
+ * Runs this bundle's model from C99, and from any language that calls C, as edgepack.hpp does.
  *
  *     edgepack_status status;
- *     edgepack_model *model = NULL;
- *     if (edgepack_open("dist/classifier-1.0.0-linux-x86-64", NULL, &model, &status) !=
- * EDGEPACK_OK) { fprintf(stderr, "%s\n  %s\n", status.text, status.hint);
+ *     edgepack_model* model = NULL;
+ *     const char* folder = "dist/classifier-1.0.0-linux-x86-64";
+ *     if (edgepack_open(folder, NULL, &model, &status) != EDGEPACK_OK) {
+ *       fprintf(stderr, "%s\n  %s\n", status.text, status.hint);
  *     }
  *     const int64_t shape[] = {1, 3, 224, 224};
  *     edgepack_tensor input = {"images", EDGEPACK_FLOAT32, 4, shape, pixels, sizeof pixels};
- *     edgepack_outputs *outputs = NULL;
+ *     edgepack_outputs* outputs = NULL;
  *     edgepack_run(model, &input, 1, &outputs, &status);
  *     const edgepack_tensor *scores = edgepack_get_output(outputs, 0);
  *     ...
@@ -24,10 +25,10 @@
  * EDGEPACK_USAGE; a function that returns no code returns NULL or 0 for it.
  * - Texts are UTF-8 with a zero at the end. What a function returns by pointer belongs to the
  * handle that it was asked of, and lives as long.
- * - A model may be used by several threads at once; outputs belong to one at a time. There is no
- * other state but onnxruntime itself, which a process has once.
- * - Structs and enums only grow at their ends; `edgepack_options` tells by its `size` how much of
- * it a caller knows.
+ * - A model may be used by several threads at once; outputs and answers belong to one at a time.
+ * There is no other state but onnxruntime itself, which a process has once.
+ * - Enums grow at their ends, and so do `edgepack_options` and `edgepack_answer_options`, whose
+ * `size` tells how much of them a caller knows. The other structs never change.
  */
 
 #ifndef EDGEPACK_EDGEPACK_H
@@ -130,6 +131,10 @@ void edgepack_close(edgepack_model* model);
  */
 const char* edgepack_get_variant(const edgepack_model* model);
 double edgepack_get_golden_sqnr_db(const edgepack_model* model);
+
+/* The bundle's name and version, as its project has them. */
+const char* edgepack_get_name(const edgepack_model* model);
+const char* edgepack_get_version(const edgepack_model* model);
 
 /* The version of onnxruntime in use. */
 const char* edgepack_get_runtime_version(const edgepack_model* model);
@@ -274,7 +279,8 @@ int32_t edgepack_predict(const edgepack_model* model, const edgepack_item* items
 /* An answer by index, in the order of the outputs' names; NULL behind the last. */
 const edgepack_answer* edgepack_get_answer(const edgepack_answers* answers, size_t index);
 
-/* All answers as one object of JSON, by output. */
+/* All answers as one object of JSON, by output. It is made by the first call; NULL where there is
+ * no memory for it. */
 const char* edgepack_get_json(const edgepack_answers* answers);
 
 /* Frees the answers of a call; NULL is nothing. */

@@ -4,6 +4,8 @@
 #define EDGEPACK_DETAIL_TEXT_HPP
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace edgepack::detail {
@@ -106,16 +109,27 @@ inline std::uint64_t read_little(std::string_view bytes) {
 /// A number in the fewest digits that stand for it alone.
 inline std::string format_number(double value) {
   for (int digits = 15;; ++digits) {
-    std::ostringstream text;
-    text.exceptions(std::ios_base::badbit);
-    text.imbue(std::locale::classic());
-    text.precision(digits);
-    text << value;
-    std::istringstream back(text.str());
+    double read = 0;
+#ifdef __cpp_lib_to_chars
+    std::array<char, 32> place{};
+    char* const begin = place.data();
+    char* const end =
+        std::to_chars(begin, begin + place.size(), value, std::chars_format::general, digits).ptr;
+    const std::string text(begin, end);
+    const bool is_read = std::from_chars(begin, end, read).ec == std::errc();
+#else  // as in GCC before 11; it takes ten times as long
+    std::ostringstream stream;
+    stream.exceptions(std::ios_base::badbit);
+    stream.imbue(std::locale::classic());
+    stream.precision(digits);
+    stream << value;
+    const std::string text = stream.str();
+    std::istringstream back(text);
     back.exceptions(std::ios_base::badbit);
     back.imbue(std::locale::classic());
-    double read = 0;
-    if (digits == 17 || !std::isfinite(value) || (back >> read && read == value)) return text.str();
+    const bool is_read = static_cast<bool>(back >> read);
+#endif
+    if (digits == 17 || !std::isfinite(value) || (is_read && read == value)) return text;
   }
 }
 
