@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,15 @@ from edgepack.ondevice.runtime import edgepack_loader as loader
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import DETECTOR, DYNAMIC_BATCH
-from tests.native.programs import HERE, build_bundle, compile_program, find_library
+from tests.native.programs import (
+    HERE,
+    build_bundle,
+    compile_library,
+    compile_program,
+    find_library,
+    list_declared,
+    require_exported,
+)
 
 
 def call(_work: Path) -> str:
@@ -31,7 +39,9 @@ def call_compiled(program: Path) -> str:
         shape = [1 if isinstance(dim, str) else dim for dim in spec.shape]
         name, array = next(iter(model({spec.name: np.zeros(shape, spec.dtype)}).items()))
         opened, output = done.text.splitlines()
-        require(opened.split()[0] == model.variant, f"{opened}, not {model.variant}")
+        manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+        expected = [model.variant, manifest["name"], manifest["version"]]
+        require(opened.split()[:3] == expected, f"{opened}, not {expected}")
         value = float.fromhex(output.split()[-1])
         same = output.split()[:2] == [name, str(array.nbytes)] and value == array.flat[0]
         require(same, f"{output}, not {name} {array.nbytes} {array.flat[0]}")
@@ -40,12 +50,20 @@ def call_compiled(program: Path) -> str:
 
 def give_null(_work: Path) -> str:
     """The program calls each function of the header with a null pointer where it takes one."""
-    header = (build_bundle(DETECTOR) / "cpp" / "include" / "edgepack" / "edgepack.h").read_text()
-    declared = set(re.findall(r"^\S.*?\b(edgepack_\w+)\(", header, re.MULTILINE))
+    declared = list_declared()
     calls = (HERE / "cpp" / "calls.c").read_text(encoding="utf-8")
     missing = sorted(name for name in declared if f"{name}(NULL" not in calls)
     require(len(declared) > 15 and not missing, f"not called with null: {missing}")
     return f"{len(declared)} functions"
 
 
-PROOFS = (Proof("calls", call), Proof("null pointers", give_null))
+def export(_work: Path) -> str:
+    """A shared library shows the functions of the header, and nothing of the C++ in it."""
+    return f"{require_exported(compile_library())} functions"
+
+
+PROOFS = (
+    Proof("calls", call),
+    Proof("null pointers", give_null),
+    Proof("what a shared library shows", export),
+)

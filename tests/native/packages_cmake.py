@@ -18,6 +18,7 @@ from tests.native.programs import (
     build_bundle,
     find_compilers,
     find_library,
+    require_exported,
 )
 
 ODD = replace(SEVERAL_INPUTS, name="8bit.net-v2_X")
@@ -88,7 +89,7 @@ def build_own(work: Path) -> str:
     require((build / "edgepack_run").exists(), "there is no edgepack_run")
     run_well(["cmake", "-S", bundle / "cpp", "-B", build, "-DBUILD_SHARED_LIBS=ON"])
     run_well(["cmake", "--build", build, "--target", "edgepack_c"])
-    require((build / "libedgepack_c.so").exists(), "there is no libedgepack_c.so")
+    require_exported(build / "libedgepack_c.so")
     wrong = shutil.copytree(bundle, work / "wrong")
     for output in wrong.glob("golden/0/cpu-fp32/*"):
         output.write_bytes(bytes(output.stat().st_size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,10 +115,30 @@ def compile_library() -> Path:
     code = build_bundle(BUCKETS) / "cpp"
     library = Path(mkdtemp(prefix="programs-", dir=_make_kept())) / "libedgepack.so"
     flags = ["-std=c++17", *WARNINGS, "-O2", "-ffp-contract=off", "-fPIC", "-shared"]
+    flags.append(f"-Wl,--version-script={code / 'src' / 'edgepack_c.map'}")
     source = str(code / "src" / "edgepack_c.cc")
     argv = [find_compilers()[0], *flags, "-I", str(code / "include"), source]
     _run([*argv, "-o", str(library), "-ldl", "-pthread"])
     return library
+
+
+def list_declared() -> set[str]:
+    """Return the names of the functions in the C header."""
+    header = (build_bundle(BUCKETS) / "cpp" / "include" / "edgepack" / "edgepack.h").read_text()
+    return set(re.findall(r"^\S.*?\b(edgepack_\w+)\(", header, re.MULTILINE))
+
+
+def require_exported(library: Path) -> int:
+    """Return how many functions a shared library of the C functions shows to others.
+
+    Raises:
+        NotHeldError: They are not those of the header.
+    """
+    argv = ["nm", "--dynamic", "--defined-only", "--format=posix", str(library)]
+    shown = {line.split()[0] for line in run_program(argv, timeout_s=60).text.splitlines()}
+    wrong = sorted(shown ^ list_declared())
+    require(not wrong, f"{len(wrong)} are shown or declared alone: {wrong[:3]}")
+    return len(shown)
 
 
 def _make_kept() -> Path:
