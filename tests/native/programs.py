@@ -71,7 +71,7 @@ def find_compilers() -> list[str]:
     Raises:
         ToolError: There is none.
     """
-    found = [name for name in ("g++", "clang++") if shutil.which(name)]
+    found = [name for name in ("g++", "clang++", "clang++-19") if shutil.which(name)]
     if not found:
         raise ToolError("there is no C++ compiler on PATH", hint="install g++ or clang")
     return found

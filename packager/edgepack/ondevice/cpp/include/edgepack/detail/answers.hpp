@@ -171,8 +171,11 @@ struct Answering {
 inline std::vector<std::size_t> order_down(const std::vector<double>& values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  const auto is_higher = [&](std::size_t a, std::size_t b) {
     return std::isnan(values[b]) ? !std::isnan(values[a]) : values[a] > values[b];
+  };
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return is_higher(a, b) || (!is_higher(b, a) && a < b);
   });
   return order;
 }

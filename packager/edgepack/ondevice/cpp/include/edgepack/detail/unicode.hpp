@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "edgepack/detail/json.hpp"
 #include "edgepack/detail/unicode_tables.hpp"
@@ -95,14 +96,18 @@ inline std::u32string decompose(std::u32string_view text) {
   std::u32string parts;
   for (const char32_t c : text) append_parts(parts, c);
   const auto is_mark = [](char32_t c) { return find_class(c) != 0; };
-  const auto is_before = [](char32_t one, char32_t other) {
-    return find_class(one) < find_class(other);
-  };
+  std::vector<std::uint64_t> marks;
   for (auto begin = parts.begin(); begin != parts.end();) {
     begin = std::find_if(begin, parts.end(), is_mark);
     const auto end = std::find_if_not(begin, parts.end(), is_mark);
-    std::stable_sort(begin, end, is_before);
-    begin = end;
+    // By class and then by place: libstdc++'s stable_sort has a warning of its own in Clang.
+    marks.clear();
+    for (auto mark = begin; mark != end; ++mark) {
+      const auto place = static_cast<std::uint64_t>(mark - begin);
+      marks.push_back(std::uint64_t{find_class(*mark)} << 56 | place << 24 | *mark);
+    }
+    std::sort(marks.begin(), marks.end());
+    for (const std::uint64_t mark : marks) *begin++ = static_cast<char32_t>(mark & 0xFFFFFF);
   }
   return parts;
 }
