@@ -11,7 +11,6 @@ from tests.mobile.comparing import (
     compare_answers,
     compare_frames,
     compare_images,
-    compare_prescaled,
     compare_tokens,
 )
 from tests.mobile.proofs import Proof, require
@@ -28,7 +27,6 @@ from tests.native.programs import RUN_TIMEOUT_S, compile_program
 COMPARISONS = (
     compare_images,
     compare_frames,
-    compare_prescaled,
     compare_answers,
     compare_refused,
     compare_tokens,

@@ -3,11 +3,13 @@
 //
 //     vectors CASES OUT
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 
 #include "edgepack/detail/answers.hpp"
 #include "edgepack/detail/frames.hpp"
@@ -84,10 +86,6 @@ void write_frame(const fs::path& folder, const fs::path& out, const Json& facts)
   const detail::Pixels pixels = detail::make_pixels(frame);
   write_file(out / "rgb.bin", pixels.values.data(), pixels.values.size());
   write_tensor(out / "tensor.bin", detail::make_tensor(pixels, described));
-  const auto place = detail::find_placement(pixels.width, pixels.height, described.resize);
-  const detail::Pixels averages = detail::make_pixels(frame, detail::find_factor(place));
-  write_tensor(out / "prescaled.bin",
-               detail::make_tensor(averages, described, pixels.width, pixels.height));
 }
 
 Tensor read_tensor(const fs::path& folder, const Json& facts) {
@@ -266,9 +264,28 @@ void write_refusal(const fs::path& folder, const fs::path& out, const Json& fact
   write_file(out / "found.txt", text.data(), text.size());
 }
 
+/// Frames that cannot be are refused, without an overflow on the way there.
+void check_frames() {
+  constexpr std::int64_t longest = std::numeric_limits<std::int64_t>::max();
+  const std::uint8_t pixel[4] = {};
+  for (const std::int64_t side : {longest, longest / 2, std::int64_t{1} << 32, std::int64_t{-1}}) {
+    for (const auto& [width, height, stride] :
+         {std::array{side, side, std::int64_t{0}}, std::array{side, std::int64_t{1}, side},
+          std::array{std::int64_t{9}, std::int64_t{9}, side}}) {
+      try {
+        detail::make_pixels(make_frame(pixel, width, height, Format::rgba, stride));
+      } catch (const Error&) {
+        continue;
+      }
+      throw std::runtime_error("a frame that cannot be is taken");
+    }
+  }
+}
+
 }  // namespace
 
 int main(int, char** argv) {
+  check_frames();
   using Write = void (*)(const fs::path&, const fs::path&, const Json&);
   const std::pair<const char*, Write> kinds[] = {{"images", write_image},
                                                  {"frames", write_frame},

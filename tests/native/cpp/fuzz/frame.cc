@@ -47,7 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     frame.rotation = drawn.ConsumeIntegralInRange<int>(-1, 4) * 90;
     frame.range = drawn.ConsumeBool() ? edgepack::Range::full : edgepack::Range::video;
     frame.matrix = drawn.ConsumeBool() ? edgepack::Matrix::bt601 : edgepack::Matrix::bt709;
-    const std::int64_t factor = std::int64_t{1} << drawn.ConsumeIntegralInRange<int>(0, 3);
+    static_cast<void>(edgepack::make_frame(data, frame.width, frame.height, frame.format,
+                                           draw_number(drawn)));
     std::vector<std::vector<std::uint8_t>> buffers(drawn.ConsumeIntegralInRange<std::size_t>(0, 4));
     for (auto& buffer : buffers) {
       // Of just its size, so that a byte behind the last is found.
@@ -56,12 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       frame.planes.push_back({buffer.data(), buffer.size(), draw_number(drawn), draw_number(drawn)});
     }
     const edgepack::detail::Pixels whole = edgepack::detail::make_pixels(frame);
-    const edgepack::detail::Pixels averages = edgepack::detail::make_pixels(frame, factor);
     static_cast<void>(edgepack::detail::make_tensor(whole, described));
-    if (!averages.values.empty()) {
-      static_cast<void>(
-          edgepack::detail::make_tensor(averages, described, whole.width, whole.height));
-    }
   } catch (const edgepack::Error&) {
   }
   return 0;

@@ -401,9 +401,8 @@ inline std::optional<ClassMap> find_map(const TensorView& output, const Json& de
   const std::size_t count = is_last ? at(3) : is_four ? at(1) : 1;
   const std::size_t height = is_last ? at(1) : at(shape.size() - 2);
   const std::size_t width = is_last ? at(2) : at(shape.size() - 1);
-  const bool is_float = output.type == Type::float16 || output.type == Type::float32 ||
-                        output.type == Type::float64;
-  if (!is_float && count != 1) return std::nullopt;
+  const bool has_scores = is_float(output.type);
+  if (!has_scores && count != 1) return std::nullopt;
   const std::vector<double> values = read_values(output);
   const double threshold = described.at("threshold").number();
   constexpr double most = 9e18;  // what 64 bits hold, nearly
@@ -411,8 +410,8 @@ inline std::optional<ClassMap> find_map(const TensorView& output, const Json& de
   for (std::size_t pixel = 0; pixel < map.classes.size(); ++pixel) {
     std::int64_t& best = map.classes[pixel];
     if (count == 1) {
-      best = is_float ? (values[pixel] >= threshold ? 1 : 0)
-                      : static_cast<std::int64_t>(std::clamp(values[pixel], -most, most));
+      best = has_scores ? (values[pixel] >= threshold ? 1 : 0)
+                        : static_cast<std::int64_t>(std::clamp(values[pixel], -most, most));
       continue;
     }
     double highest = -kInfinity;
@@ -550,11 +549,6 @@ struct Given {
   const Table* priors = nullptr;
 };
 
-inline Tensor keep_tensor(const TensorView& view) {
-  const auto* bytes = static_cast<const std::byte*>(view.data);
-  return {view.type, view.shape, {bytes, bytes + count_bytes(view.type, view.shape)}};
-}
-
 /// Returns the answer in an output, which stands first, and those that it is read with.
 ///
 /// Throws `Error`: broken_bundle where an output has not the shape that its description wants, usage
@@ -586,7 +580,7 @@ inline Answer make_answer(const std::vector<TensorView>& outputs, const Answerin
   if (kind == "mask") {
     if (std::optional<Mask> mask = make_mask(output, how, given.place)) return std::move(*mask);
   }
-  return keep_tensor(output);
+  return copy_tensor(output);
 }
 
 // --- As JSON

@@ -53,14 +53,24 @@ struct Frame {
   Range range = Range::full;
 };
 
+namespace detail {
+
+/// The most pixels a side of a frame, and the most bytes of a plane: products fit into 64 bits.
+constexpr std::int64_t kLongestSide = std::int64_t{1} << 24, kMostInPlane = std::int64_t{1} << 40;
+
+}  // namespace detail
+
 /// Returns a frame of interleaved 8-bit pixels, upright. `row_stride` 0: rows lie behind each
-/// other.
+/// other. What no frame can be is refused where it is used.
 inline Frame make_frame(const std::uint8_t* data, std::int64_t width, std::int64_t height,
                         Format format = Format::rgb, std::int64_t row_stride = 0) {
   std::int64_t count = format == Format::gray ? 1 : 3;
   if (format == Format::rgba || format == Format::bgra) count = 4;
-  if (row_stride == 0) row_stride = width * count;
-  const bool is_some = width > 0 && height > 0 && row_stride >= width * count;
+  const auto is_side = [](std::int64_t side) { return side > 0 && side <= detail::kLongestSide; };
+  const bool is_picture = is_side(width) && is_side(height);
+  if (row_stride == 0 && is_picture) row_stride = width * count;
+  const bool is_some =
+      is_picture && row_stride >= width * count && row_stride <= detail::kMostInPlane / height;
   const std::int64_t bytes = is_some ? (height - 1) * row_stride + width * count : 0;
   return {format, width, height, {{data, static_cast<std::size_t>(bytes), row_stride, count}}};
 }
@@ -96,8 +106,7 @@ inline Samples view_samples(const Frame& frame, std::size_t number, std::int64_t
     throw make_frame_error(which + " has a pixel stride of " + std::to_string(plane.pixel_stride) +
                            ", " + std::to_string(count) + " are needed");
   }
-  constexpr std::int64_t most = std::int64_t{1} << 40;
-  if (plane.pixel_stride > most / width || plane.row_stride > most)
+  if (plane.pixel_stride > kMostInPlane / width || plane.row_stride > kMostInPlane)
     throw make_frame_error(which + " has strides beyond all memory");
   const std::int64_t row = (width - 1) * plane.pixel_stride + count;
   if (plane.row_stride < row) {
@@ -105,7 +114,7 @@ inline Samples view_samples(const Frame& frame, std::size_t number, std::int64_t
                            ", a row has " + std::to_string(row) + " bytes");
   }
   if (plane.data == nullptr) throw make_frame_error(which + " has no bytes");
-  if (height - 1 > (most - row) / plane.row_stride)
+  if (height - 1 > (kMostInPlane - row) / plane.row_stride)
     throw make_frame_error(which + " has strides beyond all memory");
   const std::int64_t needed = (height - 1) * plane.row_stride + row;
   if (plane.bytes < static_cast<std::size_t>(needed)) {
@@ -120,11 +129,10 @@ inline void check_frame(const Frame& frame) {
     throw make_frame_error("the frame is " + std::to_string(frame.width) + " x " +
                            std::to_string(frame.height) + " pixels, at least 1 x 1 is needed");
   }
-  constexpr std::int64_t most = std::int64_t{1} << 24;
-  if (frame.width > most || frame.height > most) {
+  if (frame.width > kLongestSide || frame.height > kLongestSide) {
     throw make_frame_error("the frame is " + std::to_string(frame.width) + " x " +
                            std::to_string(frame.height) + " pixels, at most " +
-                           std::to_string(most) + " a side are possible");
+                           std::to_string(kLongestSide) + " a side are possible");
   }
   const std::size_t planes = frame.format == Format::yuv420 ? 3 : 1;
   if (frame.planes.size() != planes) {
@@ -154,30 +162,6 @@ Pixels turn(std::int64_t width, std::int64_t height, std::int64_t channels, int 
     }
   }
   return upright;
-}
-
-/// Returns averages of blocks, rounded. Rows and columns at the end that fill no block are left
-/// out.
-inline Pixels average_blocks(Pixels samples, std::int64_t factor) {
-  if (factor == 1) return samples;
-  const std::int64_t channels = samples.channels;
-  Pixels averages{samples.width / factor, samples.height / factor, channels, {}};
-  averages.values.reserve(
-      static_cast<std::size_t>(averages.width * averages.height * channels));
-  const auto area = static_cast<std::uint32_t>(factor * factor);
-  for (std::int64_t y = 0; y < averages.height; ++y) {
-    for (std::int64_t x = 0; x < averages.width; ++x) {
-      for (std::int64_t c = 0; c < channels; ++c) {
-        std::uint32_t sum = area / 2;
-        for (std::int64_t row = y * factor; row < (y + 1) * factor; ++row) {
-          for (std::int64_t column = x * factor; column < (x + 1) * factor; ++column)
-            sum += samples.values[static_cast<std::size_t>((row * samples.width + column) * channels + c)];
-        }
-        averages.values.push_back(static_cast<std::uint8_t>(sum / area));
-      }
-    }
-  }
-  return averages;
 }
 
 /// Weights in 1/65536 and the Y of black. Red and blue are 0.299 and 0.114, or 0.2126 and 0.0722, of
@@ -210,47 +194,17 @@ inline void write_rgb(std::uint8_t* out, const YuvWeights& weights, int y, int u
     out[c] = static_cast<std::uint8_t>(std::clamp((light + colours[c]) >> 16, 0, 255));
 }
 
-/// A yuv420 frame whose samples are averaged before they become colours: U and V in blocks of half
-/// as many.
-inline Pixels average_yuv(const Frame& frame, const std::vector<Samples>& planes,
-                          std::int64_t factor) {
-  std::vector<Pixels> averages;
-  for (const Samples& plane : planes) {
-    const auto copy = [&](std::uint8_t* out, std::int64_t x, std::int64_t y) {
-      *out = *plane.at(x, y);
-    };
-    averages.push_back(average_blocks(turn(plane.width, plane.height, 1, frame.rotation, copy),
-                                      averages.empty() ? factor : factor / 2));
-  }
-  const YuvWeights weights = find_weights(frame);
-  const Pixels &luma = averages[0], &u = averages[1], &v = averages[2];
-  Pixels made{luma.width, luma.height, 3, {}};
-  made.values.resize(luma.values.size() * 3);
-  const std::int64_t times = u.height < luma.height || u.width < luma.width ? 2 : 1;
-  for (std::int64_t y = 0; y < luma.height; ++y) {
-    for (std::int64_t x = 0; x < luma.width; ++x) {
-      const auto at = static_cast<std::size_t>(y * luma.width + x);
-      const auto near = static_cast<std::size_t>(y / times * u.width + x / times);
-      write_rgb(made.values.data() + 3 * at, weights, luma.values[at], u.values[near],
-                v.values[near]);
-    }
-  }
-  return made;
-}
-
-/// Returns a frame as an upright picture. With a `factor` of 2, 4 or 8 each pixel is the average of
-/// a block of so many a side.
+/// Returns a frame as an upright picture.
 ///
 /// Throws `Error` (bad_input): a rotation that there is none of, a size below 1, another number of
 /// planes, strides or a buffer too short.
-inline Pixels make_pixels(const Frame& frame, std::int64_t factor = 1) {
+inline Pixels make_pixels(const Frame& frame) {
   check_frame(frame);
   if (frame.format == Format::yuv420) {
     const std::int64_t wide = (frame.width + 1) / 2, high = (frame.height + 1) / 2;
     const std::vector<Samples> planes = {view_samples(frame, 0, frame.width, frame.height, 1),
                                          view_samples(frame, 1, wide, high, 1),
                                          view_samples(frame, 2, wide, high, 1)};
-    if (factor > 1) return average_yuv(frame, planes, factor);
     const YuvWeights weights = find_weights(frame);
     return turn(frame.width, frame.height, 3, frame.rotation,
                 [&](std::uint8_t* out, std::int64_t x, std::int64_t y) {
@@ -272,7 +226,7 @@ inline Pixels make_pixels(const Frame& frame, std::int64_t factor = 1) {
       out[c] = static_cast<std::uint8_t>((value * opacity + 255 * (255 - opacity) + 127) / 255);
     }
   };
-  return average_blocks(turn(frame.width, frame.height, 3, frame.rotation, copy), factor);
+  return turn(frame.width, frame.height, 3, frame.rotation, copy);
 }
 
 }  // namespace detail

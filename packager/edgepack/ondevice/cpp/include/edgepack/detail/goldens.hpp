@@ -85,21 +85,6 @@ inline Tensors read_goldens(const Manifest& manifest, const std::vector<GoldenEn
   return tensors;
 }
 
-/// One value of a tensor as a double, exactly; of 64-bit integers to 2^53.
-inline double read_number(const std::byte* at, Type type) {
-  const auto load = [at](auto value) {
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  };
-  switch (type) {
-    case Type::float32: return static_cast<double>(load(float{}));
-    case Type::float64: return load(double{});
-    case Type::float16: return read_half(load(Half{}));
-    default:
-      throw Error(Code::internal, "only values of floats are compared as numbers", "report this");
-  }
-}
-
 /// What is summed up over the values of one quantity.
 struct Difference {
   double signal = 0;
@@ -138,10 +123,6 @@ struct Difference {
   }
 };
 
-inline bool is_float(Type type) {
-  return type == Type::float32 || type == Type::float16 || type == Type::float64;
-}
-
 /// Returns the quantity of each channel.
 inline std::vector<std::size_t> list_channels(const Quantities& quantities) {
   std::vector<std::size_t> channels;
@@ -169,7 +150,7 @@ inline double measure_closeness_db(const GoldenEntry& entry, const Tensor& golde
     const std::byte* wanted = golden.bytes.data() + k * size;
     const std::byte* here = output.bytes.data() + place * size;
     if (numbers) {
-      each.add_number(read_number(wanted, entry.type), read_number(here, entry.type));
+      each.add_number(load_number(wanted, entry.type), load_number(here, entry.type));
     } else {
       each.add_element(std::memcmp(wanted, here, size) == 0);
     }

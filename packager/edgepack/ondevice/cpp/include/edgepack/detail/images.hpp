@@ -140,16 +140,6 @@ inline void check_scaled(const Placement& place) {
               "cut its ends off first");
 }
 
-/// Returns 8, 4, 2 or 1: the largest that leaves a picture at least as large as scaled.
-inline std::int64_t find_factor(const Placement& place) {
-  for (const std::int64_t factor : {8, 4, 2}) {
-    if (place.picture_width / factor >= place.width &&
-        place.picture_height / factor >= place.height)
-      return factor;
-  }
-  return 1;
-}
-
 /// Returns RGB as luma: rounded, by the weights of ITU-R 601-2 in 1/65536, as Pillow's Convert.c
 /// does it.
 inline Pixels make_gray(const Pixels& pixels) {
@@ -164,16 +154,10 @@ inline Pixels make_gray(const Pixels& pixels) {
 }
 
 /// Returns a picture as the model takes it: float32 `(1, C, H, W)` or `(1, H, W, C)`.
-///
-/// `width` and `height` are of the picture of which the pixels are averages of blocks; theirs where
-/// there is none.
-inline Tensor make_tensor(const Pixels& pixels, const ImageDescription& described,
-                          std::int64_t width, std::int64_t height) {
-  const Placement place = find_placement(width, height, described.resize);
+inline Tensor make_tensor(const Pixels& pixels, const ImageDescription& described) {
+  const Placement place = find_placement(pixels.width, pixels.height, described.resize);
   const bool is_gray = described.order == "GRAY";
-  Span across = place.columns(), down = place.rows();
-  across.from = pixels.width;
-  down.from = pixels.height;
+  const Span across = place.columns(), down = place.rows();
   const std::vector<float> shown =
       resize_pixels(is_gray ? make_gray(pixels) : pixels, across, down, described.resampling);
   const std::int64_t channels = is_gray ? 1 : 3;
@@ -208,10 +192,6 @@ inline Tensor make_tensor(const Pixels& pixels, const ImageDescription& describe
     }
   }
   return tensor;
-}
-
-inline Tensor make_tensor(const Pixels& pixels, const ImageDescription& described) {
-  return make_tensor(pixels, described, pixels.width, pixels.height);
 }
 
 }  // namespace edgepack::detail

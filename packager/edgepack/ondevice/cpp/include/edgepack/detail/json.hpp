@@ -22,6 +22,8 @@ namespace edgepack::detail {
 
 /// The longest text that is read, in bytes; a tokenizer's file may have some megabytes.
 constexpr std::size_t kLongestJson = std::size_t{256} << 20;
+/// The most values of a text: each takes some 200 bytes, of which two may be enough in the text.
+constexpr std::size_t kMostJson = std::size_t{1} << 20;
 /// How deep lists and objects may lie in each other; it bounds the stack.
 constexpr int kDeepestJson = 64;
 
@@ -131,7 +133,7 @@ class Json {
   /// Reads a whole text.
   ///
   /// `where` names it in errors. Throws `Error` (broken_bundle): it is no JSON of strict UTF-8, is
-  /// longer than `kLongestJson`, or deeper than `kDeepestJson`.
+  /// longer than `kLongestJson`, deeper than `kDeepestJson`, or has more values than `kMostJson`.
   static Json parse(std::string_view text, const std::string& where);
 
   Kind kind() const { return static_cast<Kind>(value_.index()); }
@@ -264,6 +266,8 @@ class JsonReader {
   Json read_value(const Place& place, int depth) {
     if (depth > kDeepestJson)
       throw make_broken(where_ + " is too deep at byte " + std::to_string(at_));
+    if (++count_ > kMostJson)
+      throw make_broken(where_ + " has more than " + std::to_string(kMostJson) + " values");
     Json json;
     json.place_ = place;
     switch (next()) {
@@ -412,10 +416,30 @@ class JsonReader {
   const std::string& where_;
   locale_t c_;
   std::size_t at_ = 0;
+  std::size_t count_ = 0;
 };
 
 inline Json Json::parse(std::string_view text, const std::string& where) {
   return JsonReader(text, where).read();
+}
+
+/// The text of an object's member, or another where it is missing or null.
+inline std::string find_text(const Json& json, std::string_view name,
+                             const std::string& otherwise) {
+  const Json* found = json.find(name);
+  return found == nullptr ? otherwise : found->text();
+}
+
+/// The whole number of an object's member, or another where it is missing or null.
+inline std::int64_t find_integer(const Json& json, std::string_view name, std::int64_t otherwise) {
+  const Json* found = json.find(name);
+  return found == nullptr ? otherwise : found->integer();
+}
+
+/// Whether an object's member is there, and true.
+inline bool is_true(const Json& json, std::string_view name) {
+  const Json* found = json.find(name);
+  return found != nullptr && found->boolean();
 }
 
 }  // namespace edgepack::detail

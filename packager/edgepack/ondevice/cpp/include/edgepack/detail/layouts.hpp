@@ -54,36 +54,6 @@ struct Table {
   }
 };
 
-template <class Value>
-double load_number(const std::byte* at) {
-  Value value;
-  std::memcpy(&value, at, sizeof value);
-  return static_cast<double>(value);
-}
-
-/// One value of a tensor as a double: of 64-bit integers the nearest.
-inline double load_number(const std::byte* at, Type type) {
-  switch (type) {
-    case Type::float32: return load_number<float>(at);
-    case Type::float64: return load_number<double>(at);
-    case Type::float16: {
-      Half half;
-      std::memcpy(&half, at, sizeof half);
-      return read_half(half);
-    }
-    case Type::int8: return load_number<std::int8_t>(at);
-    case Type::int16: return load_number<std::int16_t>(at);
-    case Type::int32: return load_number<std::int32_t>(at);
-    case Type::int64: return load_number<std::int64_t>(at);
-    case Type::uint8: return load_number<std::uint8_t>(at);
-    case Type::uint16: return load_number<std::uint16_t>(at);
-    case Type::uint32: return load_number<std::uint32_t>(at);
-    case Type::uint64: return load_number<std::uint64_t>(at);
-    case Type::boolean: return load_number<std::uint8_t>(at);
-  }
-  throw_other_type(type);
-}
-
 /// Returns a tensor's values as doubles.
 inline std::vector<double> read_values(const TensorView& tensor) {
   const std::size_t size = get_facts(tensor.type).size;
@@ -125,23 +95,6 @@ inline std::vector<std::string> list_read_too(const Json& described) {
     if (const Json* found = described.find(key)) names.push_back(found->text());
   }
   return names;
-}
-
-inline std::int64_t find_integer(const Json& described, std::string_view name,
-                                 std::int64_t otherwise) {
-  const Json* found = described.find(name);
-  return found == nullptr ? otherwise : found->integer();
-}
-
-inline bool is_true(const Json& described, std::string_view name) {
-  const Json* found = described.find(name);
-  return found != nullptr && found->boolean();
-}
-
-inline std::string find_text(const Json& described, std::string_view name,
-                             const std::string& otherwise) {
-  const Json* found = described.find(name);
-  return found == nullptr ? otherwise : found->text();
 }
 
 /// How many values of a row are those of keypoints.

@@ -385,7 +385,7 @@ class Loaded {
       const auto* values = static_cast<const std::byte*>(view.data);
       const std::size_t count = count_values(view.shape), size = get_facts(view.type).size;
       for (std::size_t k = 0; k < count; ++k) {
-        const double value = read_number(values + k * size, view.type);
+        const double value = load_number(values + k * size, view.type);
         if (range.first <= value && value <= range.second) continue;
         outside.push_back(name);  // NaN, too
         break;

@@ -460,12 +460,6 @@ inline TensorView view_value(const Runtime& runtime, api::Value* value) {
   return {facts->type, std::move(shape), data, bytes};
 }
 
-/// Returns a copy of what a view shows.
-inline Tensor copy_tensor(const TensorView& view) {
-  const auto* begin = static_cast<const std::byte*>(view.data);
-  return {view.type, view.shape, std::vector<std::byte>(begin, begin + view.bytes)};
-}
-
 }  // namespace edgepack::detail
 
 #endif

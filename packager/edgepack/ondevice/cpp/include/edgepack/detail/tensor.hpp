@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <string>
@@ -141,6 +142,11 @@ inline std::size_t count_bytes(Type type, const std::vector<std::int64_t>& shape
   return count_values(shape) * get_facts(type).size;
 }
 
+[[noreturn]] inline void throw_other_type(Type type) {
+  throw Error(Code::usage, "the tensor holds " + std::string(get_facts(type).name),
+              "ask for values of that type");
+}
+
 /// Returns the value of a binary16, exactly. Source: IEEE 754-2019, 3.4.
 inline double read_half(Half half) {
   const int exponent = half.bits >> 10 & 0x1F, fraction = half.bits & 0x3FF;
@@ -151,6 +157,40 @@ inline double read_half(Half half) {
     value = fraction == 0 ? infinity : std::numeric_limits<double>::quiet_NaN();
   }
   return (half.bits & 0x8000) != 0 ? -value : value;
+}
+
+template <class Value>
+double load_number(const std::byte* at) {
+  Value value;
+  std::memcpy(&value, at, sizeof value);
+  return static_cast<double>(value);
+}
+
+/// One value of a tensor as a double: of 64-bit integers the nearest.
+inline double load_number(const std::byte* at, Type type) {
+  switch (type) {
+    case Type::float32: return load_number<float>(at);
+    case Type::float64: return load_number<double>(at);
+    case Type::float16: {
+      Half half;
+      std::memcpy(&half, at, sizeof half);
+      return read_half(half);
+    }
+    case Type::int8: return load_number<std::int8_t>(at);
+    case Type::int16: return load_number<std::int16_t>(at);
+    case Type::int32: return load_number<std::int32_t>(at);
+    case Type::int64: return load_number<std::int64_t>(at);
+    case Type::uint8: return load_number<std::uint8_t>(at);
+    case Type::uint16: return load_number<std::uint16_t>(at);
+    case Type::uint32: return load_number<std::uint32_t>(at);
+    case Type::uint64: return load_number<std::uint64_t>(at);
+    case Type::boolean: return load_number<std::uint8_t>(at);
+  }
+  throw_other_type(type);
+}
+
+inline bool is_float(Type type) {
+  return type == Type::float32 || type == Type::float16 || type == Type::float64;
 }
 
 /// Returns the binary16 nearest to a number, of two as near the even one.
@@ -184,11 +224,6 @@ inline void check_claimed(Type type, const std::vector<std::int64_t>& shape) {
     throw make_broken("an input of the shape " + format_shape(shape) + " is larger than 1 GiB");
 }
 
-[[noreturn]] inline void throw_other_type(Type type) {
-  throw Error(Code::usage, "the tensor holds " + std::string(get_facts(type).name),
-              "ask for values of that type");
-}
-
 }  // namespace detail
 
 /// Values of a tensor that lie elsewhere, in C order; they have to stay while the view is used.
@@ -196,7 +231,7 @@ struct TensorView {
   Type type;
   std::vector<std::int64_t> shape;
   const void* data;
-  /// What lies at `data`: at least what type and shape need is checked where it is used.
+  /// What lies at `data`: just what type and shape need, which is checked where it is used.
   std::size_t bytes;
 };
 
@@ -240,6 +275,15 @@ inline Tensor make_tensor(Type type, std::vector<std::int64_t> shape) {
   return {type, std::move(shape), std::move(bytes)};
 }
 
+namespace detail {
+
+/// Returns a copy of what a view shows.
+inline Tensor copy_tensor(const TensorView& view) {
+  const auto* begin = static_cast<const std::byte*>(view.data);
+  return {view.type, view.shape, std::vector<std::byte>(begin, begin + view.bytes)};
+}
+
+}  // namespace detail
 }  // namespace edgepack
 
 #endif

@@ -81,6 +81,12 @@ inline std::vector<std::string> split_words(const std::string& text) {
   }
 }
 
+/// A text whose capital letters of ASCII are small ones.
+inline std::string lower_ascii(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return text;
+}
+
 /// The lines of a file's text; byte order marks and CRs are left out.
 inline std::vector<std::string> split_lines(std::string_view text) {
   std::vector<std::string> lines(1);

@@ -233,25 +233,21 @@ class WordPiece {
         {"model", {"WordPiece"}},
         {"post_processor", {"TemplateProcessing", "BertProcessing"}}};
     for (const auto& [part, names] : kinds) {
-      const std::string found = find_text(tokenizer, part, "type", "missing");
+      const Json* object = tokenizer.find(part);
+      const std::string found =
+          object == nullptr ? "missing" : find_text(*object, "type", "missing");
       if (std::find(names.begin(), names.end(), found) == names.end()) {
         throw TokenizerError("its " + std::string(part) + " is " + found + ", not " +
                              join(names, " or "));
       }
     }
     for (const char* part : {"truncation", "padding"}) {
-      std::string direction = find_text(tokenizer, part, "direction", "Right");
-      if (direction == "Right") continue;
-      for (char& c : direction) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-      throw TokenizerError("its " + std::string(part) + " is on the " + direction);
+      const Json* found = tokenizer.find(part);
+      if (found == nullptr) continue;
+      const std::string direction = find_text(*found, "direction", "Right");
+      if (direction != "Right")
+        throw TokenizerError("its " + std::string(part) + " is on the " + lower_ascii(direction));
     }
-  }
-
-  static std::string find_text(const Json& tokenizer, const char* part, const char* key,
-                               const char* otherwise) {
-    const Json* object = tokenizer.find(part);
-    const Json* found = object == nullptr ? nullptr : object->find(key);
-    return found == nullptr ? otherwise : found->text();
   }
 
   void read_added(const Json& tokenizer) {
