@@ -21,7 +21,7 @@ from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime import edgepack_ring as ring
 
 from tests.mobile.proofs import NotHeldError, Proof, require
-from tests.mobile.signatures import DYNAMIC_BATCH
+from tests.mobile.signatures import BUCKETS, DYNAMIC_BATCH
 from tests.native.programs import (
     build_bundle,
     compile_program,
@@ -149,6 +149,30 @@ def compare_errors(work: Path) -> str:
     return f"{counts['errors']}, {found['passed_over']}"
 
 
+def compare_ranges(work: Path) -> str:
+    """Inputs of integers are held against their ranges, too."""
+    bundle = work / "bundle"
+    shutil.copytree(build_bundle(BUCKETS), bundle)
+    names = [spec.name for spec in loader.load(bundle).inputs]
+    feed = {"input_ids": np.full((1, 4), 3, np.int64)}
+    for number, ends in enumerate(([0, 3], [0, 2])):
+
+        def change(manifest: dict[str, Any], ends: list[int] = ends) -> None:
+            for variant in manifest["variants"]:
+                variant["input_ranges"] = {"input_ids": ends}
+
+        change_manifest(bundle, change)
+        (work / f"out-{number}").mkdir()
+        words = [write_tensors(work / f"in-{number}", names, feed), work / f"out-{number}"]
+        folder = work / f"stats-{number}"
+        done = run_described(bundle, *words, EDGEPACK_STATS=str(folder))
+        require(done.exit_code == 0, f"{done.text}{done.last_lines}")
+        [counts] = read_only(folder)["variants"].values()
+        outside = {"input_ids": 1} if number else {}
+        require(counts["checked"] == 1 and counts.get("outside", {}) == outside, f"{counts}")
+    return "within and outside"
+
+
 def count_together(work: Path) -> str:
     """Processes at once, with threads each, lose no count; what exit() leaves open is written."""
     bundle = build_bundle(DYNAMIC_BATCH)
@@ -182,6 +206,21 @@ def wait_for_lock(folder: Path) -> None:
             fcntl.flock(held, fcntl.LOCK_UN)
             require(other.wait(60) == 0, "it failed")
     require(read_only(folder)["loads"] == 2, "it did not write afterwards")
+
+
+def count_at_ends(work: Path) -> str:
+    """A program's models write together at its end; what is written is not counted again."""
+    program = str(compile_program("counting.cc"))
+    done = run_program([program, "end", str(work / "end")], timeout_s=60)
+    require(done.exit_code == 0, f"one model waits for the end of another: {done.last_lines}")
+    for name in ("a", "b"):
+        require(read_only(work / "end" / name)["loads"] == 1, f"{name} is not written")
+    done = run_program([program, "full", str(work / "full")], timeout_s=60)
+    require(done.exit_code == 0, done.last_lines)
+    found = read_only(work / "full")
+    [counts] = found["variants"].values()
+    require(found["loads"] == counts["checked"] == 1, f"counted again: {found}")
+    return "2 models; no memory for node_exporter's file"
 
 
 def break_files(work: Path) -> str:
@@ -301,7 +340,9 @@ def compare_texts(_work: Path) -> str:
 PROOFS = (
     Proof("the same counts, in the same file", compare_counts),
     Proof("errors and reasons", compare_errors),
+    Proof("ranges of integers", compare_ranges),
     Proof("several processes", count_together),
+    Proof("ends", count_at_ends),
     Proof("damaged and old files", break_files),
     Proof("few writes", bound_writes),
     Proof("disks", survive_disks),

@@ -5,8 +5,6 @@
 #define EDGEPACK_DETAIL_CACHES_HPP
 
 #include <dlfcn.h>
-#include <pwd.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
@@ -155,19 +153,29 @@ inline std::string make_runtime_key(const std::string& runtime, const std::strin
   return key;
 }
 
+/// Returns a folder without links, `.` and `..`. Throws `Error` (usage): nothing tells where it is.
+inline std::filesystem::path resolve(const std::string& folder) {
+  std::error_code failed;
+  std::filesystem::path found = std::filesystem::absolute(folder, failed);
+  if (!failed) found = std::filesystem::weakly_canonical(found, failed);
+  if (failed)
+    throw Error(Code::usage, "the folder " + folder + " leads nowhere: " + failed.message(),
+                "name another folder");
+  return found;
+}
+
 /// Returns where the caches of a project's models lie; never inside the bundle.
 ///
 /// `<root>/<project>/cache` for a bundle that was pushed to `<root>/<project>/releases/`; else
 /// under `EDGEPACK_CACHE`, or `edgepack/models` in the user's cache folder.
 ///
-/// Throws `Error` (usage): the folder that is asked for is inside the bundle.
+/// Throws `Error` (usage): the folder that is asked for is inside the bundle, or leads nowhere.
 inline std::filesystem::path find_cache_root(const std::string& folder, const std::string& project,
                                              const std::string& asked) {
   namespace fs = std::filesystem;
-  std::error_code none;
-  const fs::path bundle = fs::weakly_canonical(fs::absolute(folder, none), none);
+  const fs::path bundle = resolve(folder);
   if (!asked.empty()) {
-    const fs::path cache = fs::weakly_canonical(fs::absolute(asked, none), none);
+    const fs::path cache = resolve(expand_user(asked));
     const std::string inside = cache.string() + "/", outside = bundle.string() + "/";
     if (inside.compare(0, outside.size(), outside) == 0) {
       throw Error(Code::usage,
@@ -179,16 +187,12 @@ inline std::filesystem::path find_cache_root(const std::string& folder, const st
   const fs::path releases = bundle.parent_path();
   if (releases.filename() == "releases" && releases.parent_path().filename() == project)
     return releases.parent_path() / "cache";
-  const auto find_variable = [](const char* name) {
-    const char* value = getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
   const std::string root = find_variable("EDGEPACK_CACHE");
-  if (!root.empty()) return fs::weakly_canonical(fs::absolute(root, none), none) / project;
+  if (!root.empty()) return resolve(expand_user(root)) / project;
   const std::string user = find_variable("XDG_CACHE_HOME");
   if (!user.empty()) return fs::path(user) / "edgepack" / "models" / project;
-  const std::string home = find_variable("HOME");
-  return fs::path(home.empty() ? "/" : home) / ".cache" / "edgepack" / "models" / project;
+  const std::string home = expand_user("~");
+  return fs::path(home == "~" ? "/" : home) / ".cache" / "edgepack" / "models" / project;
 }
 
 /// Puts a folder where settings ask for the cache.

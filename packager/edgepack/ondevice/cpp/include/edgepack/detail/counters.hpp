@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -35,19 +34,12 @@
 #include "edgepack/detail/error.hpp"
 #include "edgepack/detail/json.hpp"
 #include "edgepack/detail/ort.hpp"
+#include "edgepack/detail/records.hpp"
+#include "edgepack/detail/requirements.hpp"
 #include "edgepack/detail/ring.hpp"
-#include "edgepack/detail/text.hpp"
 
 namespace edgepack::detail {
 
-/// Upper ends of the histogram's buckets, included; one more has what is above.
-constexpr std::array<double, 16> kBoundsMs = {0.1, 0.2, 0.5, 1,   2,   5,    10,   20,
-                                              50,  100, 200, 500, 1000, 2000, 5000, 10000};
-/// As Python prints them in seconds: labels of the same series have to be the same.
-constexpr std::array<const char*, 16> kBoundsS = {"0.0001", "0.0002", "0.0005", "0.001",
-                                                  "0.002",  "0.005",  "0.01",   "0.02",
-                                                  "0.05",   "0.1",    "0.2",    "0.5",
-                                                  "1.0",    "2.0",    "5.0",    "10.0"};
 /// Of how many calls one is checked against the ranges. A prime: periods of callers do not fit.
 constexpr std::uint64_t kCheckEvery = 17;
 /// After which time a program's counts are written first, and how often from then on.
@@ -56,286 +48,6 @@ constexpr std::chrono::seconds kFirst{15}, kEvery{300};
 constexpr std::chrono::seconds kLastWrite{5};
 /// Files of a project's releases that are kept, the newest ones.
 constexpr std::size_t kKeptFiles = 8;
-/// Variants, kinds of errors and inputs that are told apart; others are one, `other`.
-constexpr std::size_t kMostKinds = 4;
-constexpr std::size_t kMostPassedOver = 8;
-constexpr std::size_t kModelCharacters = 64, kNameCharacters = 40, kReasonCharacters = 96,
-                      kLabelCharacters = 100;
-
-using Texts = std::vector<std::pair<std::string, std::string>>;
-
-/// Returns where a path that begins at a place ends; the place itself where none begins there.
-inline std::size_t find_path_end(std::string_view text, std::size_t begin) {
-  const auto is_in = [](char c, std::string_view set) { return set.find(c) != set.npos; };
-  const auto is_slash = [&](std::size_t at) { return at < text.size() && is_in(text[at], "/\\"); };
-  constexpr std::string_view spaces = " \t\n\r\f\v\x1c\x1d\x1e\x1f", ends = "'\",;:)";
-  const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
-  if (begin > 0) {
-    const char before = text[begin - 1];
-    if (is_letter(before) || (before >= '0' && before <= '9') || before == '_' || before == '.')
-      return begin;
-  }
-  std::size_t at = begin;
-  if (text[at] == '~') {
-    at += 1;
-  } else if (is_letter(text[at]) && text.substr(at + 1, 1) == ":") {
-    at += 2;
-  }
-  if (!is_slash(at)) return begin;
-  for (;;) {
-    while (at < text.size() && !is_in(text[at], spaces) && !is_in(text[at], ends)) ++at;
-    // Names in it may have spaces: it goes on to the last slash that is within a word.
-    std::size_t next = at;
-    while (next < text.size() && !is_slash(next) && !is_in(text[next], ends)) ++next;
-    if (!is_slash(next) || next == at || is_in(text[next - 1], spaces)) return at;
-    at = next + 1;
-  }
-}
-
-/// Returns printable ASCII of at most so many characters; paths, which may name people, go.
-inline std::string make_plain(std::string_view text, std::size_t most) {
-  std::string plain;
-  for (std::size_t at = 0; at < text.size() && plain.size() < most;) {
-    const std::size_t end = find_path_end(text, at);
-    if (end > at) {
-      plain += "PATH";
-      at = end;
-      continue;
-    }
-    const char c = text[at++];
-    if ((c & 0xC0) == 0x80) continue;  // of a character that has begun
-    plain += c >= ' ' && c <= '~' && c != '"' && c != '\\' ? c : '?';
-  }
-  return plain.substr(0, most);
-}
-
-/// Numbers by name, in the order in which the names came.
-class Numbers {
- public:
-  void add(const std::string& name, std::int64_t number, std::size_t most) {
-    const auto find = [this](const std::string& wanted) {
-      return std::find_if(all_.begin(), all_.end(),
-                          [&](const auto& each) { return each.first == wanted; });
-    };
-    auto found = find(name);
-    if (found == all_.end() && all_.size() >= most) found = find("other");
-    if (found != all_.end()) {
-      found->second += number;
-    } else {
-      all_.emplace_back(all_.size() < most ? name : "other", number);
-    }
-  }
-  void add(const Numbers& more, std::size_t most) {
-    for (const auto& [name, number] : more.all_) add(name, number, most);
-  }
-  std::int64_t get(const std::string& name) const {
-    for (const auto& each : all_) {
-      if (each.first == name) return each.second;
-    }
-    return 0;
-  }
-  bool empty() const { return all_.empty(); }
-  const std::vector<std::pair<std::string, std::int64_t>>& all() const { return all_; }
-
- private:
-  std::vector<std::pair<std::string, std::int64_t>> all_;
-};
-
-/// What one variant did.
-struct VariantCounts {
-  /// `inferences`, `took_ns` and `checked`, as far as they are not 0.
-  Numbers numbers;
-  Numbers buckets, errors, outside;
-
-  void add(const VariantCounts& more) {
-    numbers.add(more.numbers, 100);
-    buckets.add(more.buckets, 100);
-    errors.add(more.errors, kMostKinds);
-    outside.add(more.outside, kMostKinds);
-  }
-};
-
-/// What a release of a bundle did.
-struct Record {
-  std::int64_t loads = 0, failed_writes = 0, since_s = 0, written_s = 0;
-  Texts passed_over;
-  std::vector<std::pair<std::string, VariantCounts>> variants;
-
-  VariantCounts& get_variant(const std::string& name) {
-    const auto find = [this](const std::string& wanted) {
-      return std::find_if(variants.begin(), variants.end(),
-                          [&](const auto& each) { return each.first == wanted; });
-    };
-    auto found = find(name);
-    if (found == variants.end() && variants.size() >= kMostKinds) found = find("other");
-    if (found != variants.end()) return found->second;
-    return variants.emplace_back(variants.size() < kMostKinds ? name : "other", VariantCounts())
-        .second;
-  }
-};
-
-/// What is counted: a release of a bundle and the variant in use.
-struct About {
-  std::string model, version, release, variant;
-  Texts passed_over;
-  /// Whether the variant knows ranges of its inputs.
-  bool has_ranges;
-};
-
-/// Reads and writes records, for a file of the ring and for node_exporter.
-class Records {
- public:
-  /// Returns the newest record of a file; none where it has another form.
-  static std::optional<Record> read(const Json* json) {
-    if (json == nullptr) return std::nullopt;
-    try {
-      const Json::List& bounds = json->at("bounds_ms").items();
-      const auto is_bound = [](const Json& each, double bound) { return each.number() == bound; };
-      if (!std::equal(bounds.begin(), bounds.end(), kBoundsMs.begin(), kBoundsMs.end(), is_bound))
-        return std::nullopt;
-      Record record;
-      record.loads = read_count(json->at("loads"));
-      record.failed_writes = read_count(json->at("failed_writes"));
-      record.since_s = read_count(json->at("since_s"));
-      for (const auto& [name, why] : json->at("passed_over").members())
-        record.passed_over.emplace_back(name, why.text());
-      for (const auto& [name, counts] : json->at("variants").members())
-        record.variants.emplace_back(name, read_variant(counts));
-      return record;
-    } catch (const Error&) {
-      return std::nullopt;
-    }
-  }
-
-  /// Returns a record as members of a JSON object.
-  static std::string format(const Record& record, const About& about) {
-    std::vector<std::string> variants;
-    for (const auto& [name, counts] : record.variants)
-      variants.push_back(format_json_text(name) + ":" + format_variant(counts));
-    std::vector<std::string> reasons;
-    for (const auto& [name, why] : record.passed_over)
-      reasons.push_back(format_json_text(name) + ":" + format_json_text(why));
-    std::vector<std::string> bounds;
-    for (const double bound : kBoundsMs) bounds.push_back(format_number(bound));
-    return "\"model\":" + format_json_text(make_plain(about.model, kModelCharacters)) +
-           ",\"version\":" + format_json_text(make_plain(about.version, kNameCharacters)) +
-           ",\"release\":" + format_json_text(about.release) + ",\"bounds_ms\":[" +
-           join(bounds, ",") + "],\"since_s\":" + std::to_string(record.since_s) +
-           ",\"written_s\":" + std::to_string(record.written_s) + ",\"passed_over\":{" +
-           join(reasons, ",") + "},\"loads\":" + std::to_string(record.loads) +
-           ",\"failed_writes\":" + std::to_string(record.failed_writes) + ",\"variants\":{" +
-           join(variants, ",") + "}";
-  }
-
-  /// Returns a record in Prometheus's text format; see `format_textfile` in edgepack_counters.py.
-  static std::string format_textfile(const Record& record, const About& about) {
-    std::string loads, times, errors, checked, outside, passed_over;
-    const Texts whole = {{"model", make_plain(about.model, kModelCharacters)},
-                         {"version", make_plain(about.version, kNameCharacters)},
-                         {"release", about.release}};
-    const auto line = [&whole](const std::string& name, const Texts& labels,
-                               const std::string& value) {
-      std::vector<std::string> pairs;
-      for (const Texts& some : {whole, labels}) {
-        for (const auto& [key, text] : some)
-          pairs.push_back(key + "=\"" + make_plain(text, kLabelCharacters) + "\"");
-      }
-      return name + "{" + join(pairs, ",") + "} " + value + "\n";
-    };
-    loads = line("edgepack_loads_total", {}, std::to_string(record.loads));
-    for (const auto& [id, counts] : record.variants) {
-      const std::string took = "edgepack_inference_seconds";
-      std::int64_t count = 0;
-      for (std::size_t k = 0; k < kBoundsS.size(); ++k) {
-        count += counts.buckets.get(std::to_string(k));
-        times += line(took + "_bucket", {{"variant", id}, {"le", kBoundsS[k]}},
-                      std::to_string(count));
-      }
-      const std::string inferences = std::to_string(counts.numbers.get("inferences"));
-      const double took_s = static_cast<double>(counts.numbers.get("took_ns")) / 1e9;
-      times += line(took + "_bucket", {{"variant", id}, {"le", "+Inf"}}, inferences);
-      times += line(took + "_sum", {{"variant", id}}, format_number(took_s));
-      times += line(took + "_count", {{"variant", id}}, inferences);
-      for (const auto& [kind, number] : counts.errors.all()) {
-        errors += line("edgepack_inference_errors_total", {{"variant", id}, {"kind", kind}},
-                       std::to_string(number));
-      }
-      checked += line("edgepack_checked_total", {{"variant", id}},
-                      std::to_string(counts.numbers.get("checked")));
-      for (const auto& [input, number] : counts.outside.all()) {
-        outside += line("edgepack_outside_total", {{"variant", id}, {"input", input}},
-                        std::to_string(number));
-      }
-    }
-    for (const auto& [id, why] : record.passed_over)
-      passed_over += line("edgepack_passed_over", {{"variant", id}, {"reason", why}}, "1");
-    const auto head = [](const std::string& name, const char* kind, const char* what) {
-      return "# HELP " + name + " " + what + "\n# TYPE " + name + " " + kind + "\n";
-    };
-    return head("edgepack_loads_total", "counter", "Times that a program opened the bundle.") +
-           loads +
-           head("edgepack_inference_seconds", "histogram", "How long inferences took.") + times +
-           head("edgepack_inference_errors_total", "counter",
-                "Inferences that failed, by kind.") +
-           errors +
-           head("edgepack_checked_total", "counter",
-                "Calls whose inputs were held against the ranges.") +
-           checked +
-           head("edgepack_outside_total", "counter",
-                "Of them, those with values outside, by input.") +
-           outside +
-           head("edgepack_passed_over", "gauge",
-                "Variants that did not work here at the last load.") +
-           passed_over;
-  }
-
- private:
-  /// Above 2^53, of nanoseconds 104 days, it is the nearest number that a double holds.
-  static std::int64_t read_count(const Json& json) {
-    const double found = json.number();
-    if (!(found > -9e18 && found < 9e18)) throw make_broken(json.path() + " is too large");
-    return static_cast<std::int64_t>(found);
-  }
-
-  static Numbers read_numbers(const Json* json) {
-    Numbers numbers;
-    if (json == nullptr) return numbers;
-    for (const auto& [name, number] : json->members()) numbers.add(name, read_count(number), 100);
-    return numbers;
-  }
-
-  static VariantCounts read_variant(const Json& json) {
-    VariantCounts counts;
-    for (const char* name : {"inferences", "took_ns", "checked"}) {
-      const Json* found = json.find(name);
-      if (found != nullptr) counts.numbers.add(name, read_count(*found), 100);
-    }
-    counts.buckets = read_numbers(json.find("buckets"));
-    counts.errors = read_numbers(json.find("errors"));
-    counts.outside = read_numbers(json.find("outside"));
-    return counts;
-  }
-
-  static std::string format_numbers(const Numbers& numbers) {
-    std::vector<std::string> members;
-    for (const auto& [name, number] : numbers.all())
-      members.push_back(format_json_text(name) + ":" + std::to_string(number));
-    return join(members, ",");
-  }
-
-  static std::string format_variant(const VariantCounts& counts) {
-    std::vector<std::string> members;
-    if (!counts.numbers.empty()) members.push_back(format_numbers(counts.numbers));
-    const std::pair<const char*, const Numbers&> all[] = {
-        {"buckets", counts.buckets}, {"errors", counts.errors}, {"outside", counts.outside}};
-    for (const auto& [name, numbers] : all) {
-      if (!numbers.empty())
-        members.push_back("\"" + std::string(name) + "\":{" + format_numbers(numbers) + "}");
-    }
-    return "{" + join(members, ",") + "}";
-  }
-};
-
 /// The counters of one loaded model. Threads may share them.
 ///
 /// Calls count in memory; a thread adds what is new to the file. Whatever goes wrong there is said
@@ -384,19 +96,30 @@ class Counters : public std::enable_shared_from_this<Counters> {
 
   /// Has the thread write what is new and end; a disk that hangs is not waited for.
   void close() noexcept {
+    end();
+    wait(std::chrono::steady_clock::now() + kLastWrite);
+  }
+
+ private:
+  void end() noexcept {
     if (getpid() != process_) return;
-    std::unique_lock<std::mutex> lock(guard_);
+    const std::lock_guard<std::mutex> lock(guard_);
     is_ended_ = true;
     changed_.notify_all();
+  }
+
+  /// Waits until the last write is made; without a thread it is made here.
+  void wait(std::chrono::steady_clock::time_point most) noexcept {
+    if (getpid() != process_) return;
+    std::unique_lock<std::mutex> lock(guard_);
     if (has_thread_) {
-      changed_.wait_for(lock, kLastWrite, [this] { return !has_thread_; });
+      changed_.wait_until(lock, most, [this] { return !has_thread_; });
       return;
     }
     lock.unlock();
     flush();
   }
 
- private:
   /// All counters of the process that are open, for its end.
   class Open {
    public:
@@ -406,14 +129,22 @@ class Counters : public std::enable_shared_from_this<Counters> {
                  all_.end());
       all_.push_back(counters);
     }
+    /// All of them write at once: together they are waited for as long as one.
     void close_all() noexcept {
-      const std::lock_guard<std::mutex> lock(guard_);
-      for (const std::weak_ptr<Counters>& each : all_) {
-        if (const std::shared_ptr<Counters> counters = each.lock()) counters->close();
-      }
+      const auto most = std::chrono::steady_clock::now() + kLastWrite;
+      call_each([](Counters& counters) { counters.end(); });
+      call_each([most](Counters& counters) { counters.wait(most); });
     }
 
    private:
+    template <class Call>
+    void call_each(const Call& call) noexcept {
+      const std::lock_guard<std::mutex> lock(guard_);
+      for (const std::weak_ptr<Counters>& each : all_) {
+        if (const std::shared_ptr<Counters> counters = each.lock()) call(*counters);
+      }
+    }
+
     std::mutex guard_;
     std::vector<std::weak_ptr<Counters>> all_;
   };
@@ -450,9 +181,7 @@ class Counters : public std::enable_shared_from_this<Counters> {
 
   /// A folder as the program names it, which may go to another one later; `~` is the user's.
   static std::string make_absolute(const std::string& folder) {
-    const char* home = getenv("HOME");
-    const bool is_users = folder == "~" || folder.compare(0, 2, "~/") == 0;
-    const std::string named = is_users && home != nullptr ? home + folder.substr(1) : folder;
+    const std::string named = expand_user(folder);
     std::error_code none;
     const std::string whole = std::filesystem::absolute(named, none).lexically_normal().string();
     return whole.size() > 1 && whole.back() == '/' ? whole.substr(0, whole.size() - 1) : whole;
@@ -496,6 +225,8 @@ class Counters : public std::enable_shared_from_this<Counters> {
     } catch (const std::system_error& error) {
       has_thread_ = false;
       tell(error.what());
+    } catch (const std::bad_alloc&) {  // what is new is written at the end
+      has_thread_ = false;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -527,10 +258,11 @@ class Counters : public std::enable_shared_from_this<Counters> {
       std::swap(loads, loads_);
       std::swap(failed_writes, failed_writes_);
     }
+    bool written = false;
     try {
       make_place();
       Record record;
-      const bool written = Ring(path_).update([&](const Json* before) {
+      written = Ring(path_).update([&](const Json* before) {
         const std::optional<Record> found = Records::read(before);
         record = found.value_or(Record{});
         record.written_s = read_clock_ns(CLOCK_REALTIME) / 1'000'000'000;
@@ -541,16 +273,14 @@ class Counters : public std::enable_shared_from_this<Counters> {
         record.get_variant(about_.variant).add(counts);
         return Records::format(record, about_);
       });
-      if (written) {
-        if (!textfiles_.empty()) write_textfile(record);
-        return;
-      }
+      if (written && !textfiles_.empty()) write_textfile(record);
     } catch (const DiskError& error) {
       failed_writes += 1;
       tell(error.what());
     } catch (const std::bad_alloc&) {
       failed_writes += 1;
     }
+    if (written) return;
     count([&] {
       new_.add(counts);
       loads_ += loads;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,13 +79,13 @@ struct Provider {
 
 /// Session options; what is not set stays onnxruntime's own.
 struct Settings {
-  std::int64_t intra_op_num_threads = 0;
+  int intra_op_num_threads = 0;
   std::string graph_optimization_level = "all";
   std::string execution_mode = "sequential";
-  std::optional<std::int64_t> inter_op_num_threads;
+  std::optional<int> inter_op_num_threads;
   std::optional<bool> enable_cpu_mem_arena;
   std::optional<bool> enable_mem_pattern;
-  std::optional<std::int64_t> log_severity_level;
+  std::optional<int> log_severity_level;
   Words config;
 };
 
@@ -157,19 +158,20 @@ struct Descriptor {
 
 /// Reads a whole file of at most so many bytes, also where it has no size of its own.
 ///
-/// Throws `Error`: not_found where it is not there, or cannot be read; broken_bundle where it is
-/// longer.
+/// Throws `Error`: not_found where it is not there, is no plain file, or cannot be read;
+/// broken_bundle where it is longer.
 inline std::string read_file(const std::string& path, std::size_t longest = kLongestJson) {
-  const auto fail = [&path](int number) {
-    return Error(Code::not_found, path + ": " + strerror(number),
+  const auto fail = [&path](const std::string& why) {
+    return Error(Code::not_found, path + ": " + why,
                  "copy the bundle again, and let this user read it");
   };
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.number < 0) throw fail(errno);
-  std::string text;
+  // Who opens a pipe would wait for its other end.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat found{};
-  if (fstat(file.number, &found) == 0 && S_ISREG(found.st_mode))
-    text.reserve(std::min(static_cast<std::size_t>(found.st_size), longest) + 1);
+  if (file.number < 0 || fstat(file.number, &found) != 0) throw fail(strerror(errno));
+  if (!S_ISREG(found.st_mode)) throw fail("it is no plain file");
+  std::string text;
+  text.reserve(std::min(static_cast<std::size_t>(found.st_size), longest) + 1);
   char block[1 << 16];
   ssize_t size;
   while ((size = read(file.number, block, sizeof block)) > 0) {
@@ -177,7 +179,7 @@ inline std::string read_file(const std::string& path, std::size_t longest = kLon
     if (text.size() > longest)
       throw make_broken(path + " is longer than " + std::to_string(longest) + " bytes");
   }
-  if (size < 0) throw fail(errno);
+  if (size < 0) throw fail(strerror(errno));
   return text;
 }
 
@@ -188,13 +190,15 @@ class Manifest {
   ///
   /// Throws `Error`: not_found, broken_bundle, newer_schema, or usage where the folder is a bundle
   /// of several models.
-  explicit Manifest(const std::string& folder) : folder_(folder) {
-    const std::string path = folder + "/manifest.json";
+  explicit Manifest(std::string folder) : folder_(std::move(folder)) {
+    // As in Python, whose paths end without a slash.
+    while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
+    const std::string path = folder_ + "/manifest.json";
     try {
       text_ = read_file(path);
       json_ = Json::parse(text_, path);
     } catch (const Error& error) {
-      throw Error(error.code(), folder + " is no complete bundle: " + error.what(), error.hint());
+      throw Error(error.code(), folder_ + " is no complete bundle: " + error.what(), error.hint());
     }
     check_schema(path);
     name_ = json_.at("name").text();
@@ -209,7 +213,7 @@ class Manifest {
     if (libraries != nullptr) custom_ops_ = read_words(*libraries);
     if (const Json* sources = json_.find("provider_sources")) {
       for (const auto& [provider, source] : sources->members())
-        about_[provider] = get_text(source, "about");
+        about_[provider] = find_text(source, "about", "");
     }
   }
 
@@ -276,12 +280,7 @@ class Manifest {
                 "open one of them in its folder 'parts', or the whole from Python");
   }
 
-  static std::string get_text(const Json& json, const char* name) {
-    const Json* found = json.find(name);
-    return found == nullptr ? "" : found->text();
-  }
-
-  static std::optional<std::string> find_text(const Json& json, const char* name) {
+  static std::optional<std::string> find_word(const Json& json, const char* name) {
     const Json* found = json.find(name);
     return found == nullptr ? std::nullopt : std::optional<std::string>(found->text());
   }
@@ -291,9 +290,13 @@ class Manifest {
     return found == nullptr ? std::nullopt : std::optional<bool>(found->boolean());
   }
 
-  static std::optional<std::int64_t> find_integer(const Json& json, const char* name) {
+  static std::optional<int> find_small(const Json& json, const char* name, int most) {
     const Json* found = json.find(name);
-    return found == nullptr ? std::nullopt : std::optional<std::int64_t>(found->integer());
+    if (found == nullptr) return std::nullopt;
+    const std::int64_t number = found->integer();
+    if (number < 0 || number > most)
+      throw make_broken(found->path() + " is not 0 to " + std::to_string(most));
+    return static_cast<int>(number);
   }
 
   /// The items of a member that may be missing.
@@ -323,6 +326,7 @@ class Manifest {
 
   static std::vector<TensorSpec> read_specs(const Json& json) {
     std::vector<TensorSpec> specs;
+    std::set<std::string> names;
     for (const Json& each : json.items()) {
       TensorSpec spec{each.at("name").text(), read_type(each.at("dtype")), {}};
       for (const Json& dim : each.at("shape").items()) {
@@ -330,6 +334,8 @@ class Manifest {
         spec.shape.push_back(named ? Dimension{-1, dim.text()}
                                    : Dimension{static_cast<std::int64_t>(read_count(dim, 0)), ""});
       }
+      if (!names.insert(spec.name).second)
+        throw make_broken(json.path() + " has two of the name " + spec.name);
       specs.push_back(std::move(spec));
     }
     return specs;
@@ -346,7 +352,7 @@ class Manifest {
       variant.slices.push_back(
           {each.at("output").text(), read_count(each.at("axis"), 0), each.at("dim").text()});
     }
-    variant.exact = find_flag(json, "exact").value_or(false);
+    variant.exact = is_true(json, "exact");
     for (const Json& each : json.at("providers").items())
       variant.providers.push_back(read_provider(each));
     if (variant.providers.empty()) throw make_broken(json.at("providers").path() + " is empty");
@@ -360,7 +366,7 @@ class Manifest {
     const Json& requires_json = json.at("requires");
     for (const Json& flag : list_items(requires_json, "cpu"))
       variant.cpu_flags.push_back(flag.text());
-    variant.needs_extensions = find_flag(requires_json, "extensions").value_or(false);
+    variant.needs_extensions = is_true(requires_json, "extensions");
     variant.min_sqnr_db = json.at("min_sqnr_db").number();
     const Json* ranges = json.find("input_ranges");
     for (const auto& [name, range] : ranges == nullptr ? Json::Object() : ranges->members()) {
@@ -397,20 +403,23 @@ class Manifest {
                              std::nullopt, std::nullopt, *plugin};
     const Json* device = plugin->find("device");
     if (device == nullptr) return provider;
-    provider.plugin->type = find_text(*device, "type");
-    provider.plugin->vendor = find_text(*device, "vendor");
+    provider.plugin->type = find_word(*device, "type");
+    provider.plugin->vendor = find_word(*device, "vendor");
     return provider;
   }
 
   static Settings read_settings(const Json& json) {
     Settings settings;
-    settings.intra_op_num_threads = find_integer(json, "intra_op_num_threads").value_or(0);
-    settings.graph_optimization_level = find_text(json, "graph_optimization_level").value_or("all");
-    settings.execution_mode = find_text(json, "execution_mode").value_or("sequential");
-    settings.inter_op_num_threads = find_integer(json, "inter_op_num_threads");
+    // As many as glibc's set of processors has.
+    constexpr int most = 1024;
+    settings.intra_op_num_threads = find_small(json, "intra_op_num_threads", most).value_or(0);
+    settings.graph_optimization_level =
+        find_text(json, "graph_optimization_level", settings.graph_optimization_level);
+    settings.execution_mode = find_text(json, "execution_mode", settings.execution_mode);
+    settings.inter_op_num_threads = find_small(json, "inter_op_num_threads", most);
     settings.enable_cpu_mem_arena = find_flag(json, "enable_cpu_mem_arena");
     settings.enable_mem_pattern = find_flag(json, "enable_mem_pattern");
-    settings.log_severity_level = find_integer(json, "log_severity_level");
+    settings.log_severity_level = find_small(json, "log_severity_level", 4);
     const Json* config = json.find("config");
     if (config != nullptr) settings.config = read_words(*config);
     return settings;

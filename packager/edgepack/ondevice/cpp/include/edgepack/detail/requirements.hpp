@@ -1,9 +1,11 @@
-// What this machine is: its processor, its flags and cores, its board.
+// What this machine is: its processor, its flags and cores, its board; and its user's folders.
 
 #ifndef EDGEPACK_DETAIL_REQUIREMENTS_HPP
 #define EDGEPACK_DETAIL_REQUIREMENTS_HPP
 
+#include <pwd.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -33,6 +35,35 @@ class Refused : public std::runtime_error {
 
 /// The session config key with the processors of each thread, see edgepack_names.py.
 inline constexpr const char* kAffinities = "session.intra_op_thread_affinities";
+
+/// Returns an environment variable; nothing where there is none.
+inline std::string find_variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Returns a path whose `~` or `~NAME` at the beginning is a home folder, as Python's
+/// os.path.expanduser does it: the path itself where nobody has one.
+inline std::string expand_user(const std::string& path) {
+  if (path.empty() || path[0] != '~') return path;
+  const std::size_t end = std::min(path.find('/'), path.size());
+  const char* home = end == 1 ? getenv("HOME") : nullptr;
+  passwd entry{};
+  std::string buffer(1 << 14, '\0');
+  if (home == nullptr) {
+    passwd* found = nullptr;
+    if (end == 1)
+      (void)getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found);
+    else
+      (void)getpwnam_r(path.substr(1, end - 1).c_str(), &entry, buffer.data(), buffer.size(), &found);
+    if (found == nullptr) return path;
+    home = entry.pw_dir;
+  }
+  std::string folder = home;
+  folder.erase(folder.find_last_not_of('/') + 1);
+  folder += path.substr(end);
+  return folder.empty() ? "/" : folder;
+}
 
 /// Returns a file's text; nothing where it cannot be read.
 inline std::string read_text(const std::string& path) {
@@ -77,10 +108,7 @@ inline std::set<std::string> read_cpu_flags() {
 inline std::string find_processor() {
   utsname found{};
   if (uname(&found) != 0) return "";
-  std::string machine = found.machine;
-  std::transform(machine.begin(), machine.end(), machine.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return machine;
+  return lower_ascii(found.machine);
 }
 
 /// The kind of machine that libraries of custom operators are named by, such as `linux-x86-64`.
@@ -102,7 +130,7 @@ inline bool is_x86_without_vnni() {
 /// Where a process may use fewer processors than there are, there is a thread for each core that it
 /// may use; see `choose_threads` in edgepack_providers.py for the figures.
 inline int choose_threads(const Settings& session) {
-  const auto asked = static_cast<int>(session.intra_op_num_threads);
+  const int asked = session.intra_op_num_threads;
   // glibc's set of 1,024 processors: more are not bound to, as there are too many to count.
   cpu_set_t allowed;
   if (asked != 0 || session.config.count(kAffinities) != 0 ||
@@ -151,9 +179,10 @@ inline std::string read_device_model() {
   if (!board.empty()) return board;
   std::vector<std::string> models;
   std::error_code none;
-  for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", none)) {
+  std::filesystem::directory_iterator gpu("/proc/driver/nvidia/gpus", none), end;
+  for (; !none && gpu != end; gpu.increment(none)) {
     const std::vector<std::string> found =
-        list_values(read_text(gpu.path().string() + "/information"), "Model");
+        list_values(read_text(gpu->path().string() + "/information"), "Model");
     if (models.empty() && !found.empty()) models.push_back(found[0]);
   }
   const std::vector<std::string> processors = list_values(read_text("/proc/cpuinfo"), "model name");

@@ -47,12 +47,17 @@ inline bool is_cpu_limited(const Variant& variant) {
   return variant.placement && variant.providers[0].name != kCpu;
 }
 
-/// Returns an error's beginning and end, where the cause is, as one line.
+/// Returns an error's beginning and end, where the cause is, as one line; cut between characters.
 inline std::string shorten_error(const std::string& error) {
   constexpr std::size_t longest = 400, begin = 80;
   std::string text = join(split_words(error), " ");
-  if (text.size() <= longest) return text;
-  return text.substr(0, begin) + " ... " + text.substr(text.size() - longest + begin);
+  std::vector<std::size_t> starts;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if ((text[at] & 0xC0) != 0x80) starts.push_back(at);
+  }
+  if (starts.size() <= longest) return text;
+  return text.substr(0, starts[begin]) + " ... " +
+         text.substr(starts[starts.size() - longest + begin]);
 }
 
 /// Onnxruntime did not create the session.
@@ -312,15 +317,11 @@ class Sessions {
 
   Device find_own_device(const std::string& provider, const Plugin& plugin,
                          const std::vector<Device>& devices) const {
-    const auto lower = [](std::string text) {
-      for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-      return text;
-    };
     std::vector<std::string> listed;
     for (const Device each : devices) {
       const std::string kind = find_kind(each), vendor = find_vendor(each);
       if (plugin.type.value_or(kind) == kind &&
-          lower(plugin.vendor.value_or(vendor)) == lower(vendor))
+          lower_ascii(plugin.vendor.value_or(vendor)) == lower_ascii(vendor))
         return each;
       listed.push_back(kind + " of " + (vendor.empty() ? "nobody" : vendor));
     }
@@ -429,14 +430,11 @@ class Sessions {
     const auto set = [&](const auto& slot, auto... values) {
       runtime_->call(slot, options.get(), values...);
     };
-    const auto set_number = [&](const auto& slot, const std::optional<std::int64_t>& value) {
-      if (value) set(slot, static_cast<int>(*value));
-    };
-    set(api::SetSessionLogSeverityLevel, static_cast<int>(session.log_severity_level.value_or(3)));
+    set(api::SetSessionLogSeverityLevel, session.log_severity_level.value_or(3));
     set(api::SetIntraOpNumThreads, choose_threads(session));
     set(api::SetSessionGraphOptimizationLevel, levels.at(session.graph_optimization_level));
     set(api::SetSessionExecutionMode, session.execution_mode == "parallel" ? 1 : 0);
-    set_number(api::SetInterOpNumThreads, session.inter_op_num_threads);
+    if (session.inter_op_num_threads) set(api::SetInterOpNumThreads, *session.inter_op_num_threads);
     if (session.enable_cpu_mem_arena)
       set(*session.enable_cpu_mem_arena ? api::EnableCpuMemArena : api::DisableCpuMemArena);
     if (session.enable_mem_pattern)
