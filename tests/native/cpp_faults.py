@@ -102,11 +102,23 @@ def _golden_outputs(**change: object) -> Damage:
     return edit(lambda m: [each[0].update(change) for each in m["goldens"][0]["outputs"].values()])
 
 
+def _session(**change: object) -> Damage:
+    """Return what changes the first variant's session."""
+    return edit(lambda manifest: manifest["variants"][0]["session"].update(change))
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 NO_QUANTITIES = {"size": 1, "runs": [], "extra_db": []}
 MANY_CHANNELS = {"size": 1, "runs": [[2**50, 0]], "extra_db": [0.0]}
 BROKEN_BUNDLES: dict[str, tuple[int, Damage]] = {
     "no manifest": (NOT_FOUND, lambda b: _remove(b / "manifest.json")),
     "manifest is a folder": (NOT_FOUND, lambda b: _fold(b / "manifest.json")),
+    "manifest is a pipe": (NOT_FOUND, lambda b: _pipe(b / "manifest.json")),
+    "manifest of many values": (BROKEN, edit(lambda m: m.update(more=[0] * 2**21))),
     "manifest is empty": (BROKEN, _write("manifest.json", b"")),
     "manifest is cut": (BROKEN, lambda b: _cut(b / "manifest.json")),
     "manifest is no UTF-8": (BROKEN, _write("manifest.json", b'{"name": "\xff"}')),
@@ -123,16 +135,21 @@ BROKEN_BUNDLES: dict[str, tuple[int, Damage]] = {
     "a type is unknown": (BROKEN, _input(dtype="float8")),
     "a size is below 0": (BROKEN, _input(shape=[-1, 3, 8, 8])),
     "a size is broken": (BROKEN, _input(shape=[1.5, 3, 8, 8])),
+    "an input is there twice": (BROKEN, edit(lambda m: m["inputs"].append(m["inputs"][0]))),
+    "an output is there twice": (BROKEN, edit(lambda m: m["outputs"].append(m["outputs"][0]))),
+    "threads beyond 32 bits": (BROKEN, _session(intra_op_num_threads=2**32 + 1)),
+    "threads of nodes beyond all": (BROKEN, _session(inter_op_num_threads=200_000)),
     "a stride is 0": (BROKEN, _golden_input(stride=0)),
     "a file leads out": (BROKEN, _golden_input(path="../x")),
     "golden input is missing": (BROKEN, lambda b: _remove(_golden(b, "inputs"))),
+    "golden input is a pipe": (BROKEN, lambda b: _pipe(_golden(b, "inputs"))),
     "golden input is cut": (BROKEN, lambda b: _cut(_golden(b, "inputs"))),
     "golden of another size": (BROKEN, _golden_input(shape=[2**40, 3, 8, 8])),
     "golden beyond memory": (BROKEN, _golden_input(shape=[2**52] * 4)),
     "palette of nothing": (BROKEN, _golden_input(palette={"step": 1, "sizes": []})),
     "palette beyond the file": (BROKEN, _golden_input(palette={"step": 1, "sizes": [256] * 999})),
     "channels beyond memory": (BROKEN, _golden_outputs(quantities=MANY_CHANNELS)),
-    "manifest without an end": (BROKEN, lambda b: _link(b / "manifest.json", "/dev/zero")),
+    "manifest without an end": (NOT_FOUND, lambda b: _link(b / "manifest.json", "/dev/zero")),
     "golden of nothing but size": (BROKEN, lambda b: os.truncate(_golden(b, "inputs"), 2**40)),
     "picture beyond memory": (
         BROKEN,
@@ -217,14 +234,15 @@ def refuse_tokenizers(work: Path) -> str:
 
 
 def refuse_all(work: Path) -> str:
-    """Where no variant works, the error has every reason, as Python's."""
+    """Where no variant works, the error has every reason, as Python's of the same path."""
     bundle = break_bundle(
         work / "b", edit(lambda m: [v.update(min_sqnr_db=300.0) for v in m["variants"]])
     )
-    code, text = find_refusal(bundle)
+    path = f"{bundle}//"
+    code, text = find_refusal(path)
     require(code == REFUSED, f"code {code}: {text}")
     try:
-        loader.load(bundle)
+        loader.load(path)
     except loader.LoadError as error:
         require(str(error) == text, f"{text}\nnot\n{error}")
     return text.splitlines()[-1].strip()
@@ -248,7 +266,11 @@ def refuse_runtimes(work: Path) -> str:
     shutil.copy(find_library(), copy)
     code, said = find_refusal(bundle, "--again", copy)
     require(code == NO_RUNTIME and str(copy) in said and str(find_library()) in said, said)
-    done = run_described(bundle, "--again", find_library())
+    code, said = find_refusal(bundle, "--again", "/nowhere/libonnxruntime.so")
+    require(code == NO_RUNTIME and said == "there is no /nowhere/libonnxruntime.so", said)
+    library = find_library()
+    argv = [program, f"./{library.name}", str(bundle), "--again", str(library)]
+    done = run_program(argv, timeout_s=60, cwd=library.parent)
     require(done.exit_code == 0, f"the same copy is refused: {done.text}")
     vendored = work / "vendored"
     shutil.copytree(bundle, vendored)
@@ -256,7 +278,7 @@ def refuse_runtimes(work: Path) -> str:
     shutil.copy(find_library(), vendored / "cpp" / "lib" / "libonnxruntime.so.1")
     done = run_program([program, "-", str(vendored)], timeout_s=60)
     require(done.exit_code == 0, f"the bundle's own is not found: {done.text}")
-    return "5 refused, a second copy, the bundle's own"
+    return "5 refused, a second copy, one that is not there, the bundle's own"
 
 
 def write_old_runtime(folder: Path) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -297,7 +298,58 @@ def compare_parts(work: Path) -> str:
     entry = loader.Bundle(bundle).list_variants(None)[0]
     expected = providers.find_cache_folder(entry, Path("/tmp/cache"))
     require(run_parts(program, "cache", bundle) == str(expected), f"the cache is not {expected}")
+    compare_errors(program, work)
     return f"{len(lines)} binary16 numbers; {compare_assigned(program, work)}"
+
+
+def compare_errors(program: Path, work: Path) -> None:
+    """Raise NotHeldError unless long errors are cut at the same characters as in Python."""
+    for text in ("a" * 400, "a" * 401, "\u00e9" * 390, "\u20ac" * 401, "x\U0001f600 " * 300):
+        said = run_parts(program, "shorten", work, text.encode())
+        require(said == providers._shorten_error(Exception(text)), f"{text[:2]!r}: {said}")
+
+
+CACHES: tuple[tuple[dict[str, str], str], ...] = (
+    ({}, ""),
+    ({"HOME": "/h/"}, ""),
+    ({"HOME": ""}, ""),
+    ({"XDG_CACHE_HOME": "/x"}, ""),
+    ({"HOME": "/h", "EDGEPACK_CACHE": "~/c"}, ""),
+    ({"EDGEPACK_CACHE": "~/c"}, ""),
+    ({"EDGEPACK_CACHE": "~root/c"}, ""),
+    ({"HOME": "/h", "EDGEPACK_CACHE": "a/../~"}, ""),
+    ({"HOME": "/h"}, "~/c/../d"),
+    ({}, "~"),
+)
+"""Environments, and the folder for caches that is asked for."""
+
+
+def compare_caches(work: Path) -> str:
+    """Caches lie where Python has them, whatever HOME and the variables say."""
+    program = str(compile_program("parts.cc"))
+    bundle = work / "bundle"
+    for environment, asked in CACHES:
+        alone = ["env", "-i", *(f"{name}={value}" for name, value in environment.items())]
+        done = run_program([*alone, program, "root", str(bundle), "tiny", asked], timeout_s=60)
+        with mock.patch.dict(os.environ, environment, clear=True):
+            expected = str(loader._find_cache(bundle, "tiny", asked or None))
+        require(done.text.strip() == expected, f"{environment}: {done.text}, not {expected}")
+    (work / "loop").symlink_to("loop")
+    asked = str(work / "loop" / "c")
+    done = run_program([program, "root", str(bundle), "tiny", asked], timeout_s=60)
+    require(done.exit_code == 3 and asked in done.last_lines, f"{done.text}{done.last_lines}")
+    return f"{len(CACHES)} environments, a loop of links"
+
+
+def keep_environment(_work: Path) -> str:
+    """Telemetry is off; an environment that says so is not written to."""
+    argv = [str(compile_program("parts.cc")), "telemetry", str(find_library()), "/nowhere"]
+    for value, expected in (("=1", "kept 1"), ("=0", "set 1"), ("", "set 1")):
+        variable = f"ORT_DISABLE_TELEMETRY{value}"
+        alone = ["env", "-i", variable] if value else ["env", "-i"]
+        done = run_program([*alone, *argv], timeout_s=60)
+        require(done.text.strip() == expected, f"{variable}: {done.text}{done.last_lines}")
+    return "1, 0 and none"
 
 
 def compare_assigned(program: Path, work: Path) -> str:
@@ -355,5 +407,7 @@ PROOFS = (
     Proof("session options", set_options),
     Proof("threads", compare_threads),
     Proof("parts", compare_parts),
+    Proof("caches", compare_caches),
+    Proof("the environment", keep_environment),
     Proof("a real model", run_real),
 )

@@ -172,7 +172,7 @@ class Opened:
 
 
 def run_described(
-    bundle: Path, *words: str | Path, program: Path | None = None, **environment: str
+    bundle: str | Path, *words: str | Path, program: Path | None = None, **environment: str
 ) -> ProgramResult:
     """Run the program that describes a bundle."""
     argv = [program or compile_program("describe.cc"), find_library(), bundle, *words]
@@ -203,7 +203,7 @@ def describe_in_python(bundle: Path, variant: str | None = None) -> Opened:
     return Opened(model.variant, list(map(list, model.passed_over)), model.golden_sqnr_db)
 
 
-def find_refusal(bundle: Path, *words: str | Path) -> tuple[int, str]:
+def find_refusal(bundle: str | Path, *words: str | Path) -> tuple[int, str]:
     """Return the code and text of the error with which the C++ library refuses a bundle.
 
     Raises:

@@ -9,7 +9,7 @@
 // --wait          waits for the end of stdin behind opening
 // --exit          ends with exit(), which leaves the model open
 // --limit MB      may use so much more memory for what it runs
-// --again PATH    opens the bundle once more, with another onnxruntime
+// --again PATH    opens the bundle once more from another folder, with another onnxruntime
 //
 // RUNTIME is the path of onnxruntime, or - for what the library finds. INPUTS is a folder with a
 // file of raw values for each input and a line `NUMBER TYPE SIZES...` of `shapes` for each; the
@@ -18,8 +18,10 @@
 #include <edgepack/edgepack.hpp>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -63,8 +65,22 @@ void write_tensors(const edgepack::Model& model, const edgepack::Tensors& tensor
   }
 }
 
-edgepack::Tensors run_bound(const edgepack::Model& model, const edgepack::TensorViews& views) {
-  edgepack::Bound bound = model.bind(views);
+/// Runs what was bound with zeros, and has been written since; it takes the place of another model's.
+edgepack::Tensors run_bound(const edgepack::Model& model, const edgepack::TensorViews& views,
+                            edgepack::Bound bound) {
+  edgepack::Tensors zeros;
+  edgepack::TensorViews zero_views;
+  for (const auto& [name, view] : views) {
+    zeros[name] = edgepack::make_tensor(view.type, view.shape);
+    zero_views[name] = zeros[name].view();
+  }
+  bound = model.bind(zero_views);
+  for (const auto& [name, view] : views) {
+    const edgepack::BoundInput input = bound.input(name);
+    if (input.view().shape != view.shape || input.view().type != view.type)
+      throw std::runtime_error("another input is bound");
+    std::memcpy(input.data(), view.data, view.bytes);
+  }
   for (int k = 0; k < 2; ++k) bound.run();
   edgepack::Tensors outputs;
   for (const edgepack::TensorSpec& spec : model.outputs())
@@ -137,6 +153,7 @@ int run(const std::vector<std::string>& words) {
   if (waits) std::cin.ignore(1 << 20, EOF);
   if (!again.empty()) {
     options.runtime = again;
+    if (chdir("/") != 0) throw std::runtime_error("there is no other folder");
     print(edgepack::Model::open(words[1], options));
   }
   for (; at + 1 < words.size(); at += 2) {
@@ -144,7 +161,8 @@ int run(const std::vector<std::string>& words) {
     edgepack::TensorViews views;
     for (const auto& [name, tensor] : inputs) views[name] = tensor.view();
     if (limit > 0) limit_memory(limit);
-    const edgepack::Tensors outputs = bound         ? run_bound(model, views)
+    const auto open = [&] { return edgepack::Model::open(words[1], options).bind(views); };
+    const edgepack::Tensors outputs = bound         ? run_bound(model, views, open())
                                       : threads > 0 ? run_threads(model, views, threads, races)
                                                     : model.run(views);
     write_tensors(model, outputs, words[at + 1]);

@@ -2,6 +2,9 @@
 //
 //     parts json < TEXT              the text as json.dumps(..., sort_keys=True) has it
 //     parts half                     each binary16 as a number, and the binary16 of numbers between
+//     parts shorten < TEXT           an error's text as a reason has it
+//     parts root FOLDER PROJECT CACHE  where a bundle's caches lie; CACHE may be empty
+//     parts telemetry RUNTIME BUNDLE whether onnxruntime's variable is as before, and its value
 //     parts cache RUNTIME BUNDLE     where the first variant keeps its engines
 //     parts threads RUNTIME BUNDLE   how many threads a session of the first variant gets
 //     parts assigned RUNTIME BUNDLE  the provider of each node of the first variant
@@ -29,9 +32,17 @@ void print_halves() {
 int run(const std::vector<std::string>& words) {
   if (words.at(0) == "half") {
     print_halves();
-  } else if (words[0] == "json") {
+  } else if (words[0] == "json" || words[0] == "shorten") {
     const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-    std::cout << format_json(Json::parse(text, "stdin")) << '\n';
+    std::cout << (words[0] == "json" ? format_json(Json::parse(text, "stdin")) : shorten_error(text))
+              << '\n';
+  } else if (words[0] == "root") {
+    std::cout << find_cache_root(words.at(1), words.at(2), words.at(3)).string() << '\n';
+  } else if (words[0] == "telemetry") {
+    const char* before = getenv("ORT_DISABLE_TELEMETRY");
+    static_cast<void>(Runtime::open(words.at(1), words.at(2)));
+    const char* behind = getenv("ORT_DISABLE_TELEMETRY");
+    std::cout << (before == behind ? "kept " : "set ") << behind << '\n';
   } else {
     const Manifest manifest(words.at(2));
     const Variant& variant = manifest.variants().at(0);

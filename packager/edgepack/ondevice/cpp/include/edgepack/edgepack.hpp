@@ -33,55 +33,83 @@
 
 namespace edgepack {
 
+/// The values of an input that is bound: they are written where they lie.
+class BoundInput {
+ public:
+  TensorView view() const { return tensor_->view(); }
+
+  void* data() const { return tensor_->bytes.data(); }
+
+  /// The values. Throws `Error` (usage) where the input holds others.
+  template <class T>
+  T* data() const {
+    return tensor_->data<T>();
+  }
+
+ private:
+  friend class Bound;
+
+  explicit BoundInput(Tensor& tensor) : tensor_(&tensor) {}
+
+  Tensor* tensor_;
+};
+
 /// A model whose inputs and outputs stay where they are from run to run, so that a run allocates
 /// and copies nothing of them. One thread may use it at a time.
 class Bound {
  public:
-  Bound(Bound&&) = default;
-  Bound& operator=(Bound&&) = default;
-
-  /// An input's values, to be written before a run. Throws `Error` (usage): there is none of that
-  /// name.
-  Tensor& input(const std::string& name) { return find(*inputs_, name); }
+  /// An input's values, to be written before a run, as long as this lives. Throws `Error` (usage):
+  /// there is none of that name.
+  BoundInput input(const std::string& name) { return BoundInput(find(bound_->inputs, name)); }
 
   /// An output's values, as the last run left them. Throws `Error` (usage): there is none of that
   /// name.
-  const Tensor& output(const std::string& name) const { return find(*outputs_, name); }
+  const Tensor& output(const std::string& name) const { return find(bound_->outputs, name); }
 
   /// Computes. Throws `Error`: onnxruntime does not, or an output has another shape for these
   /// values.
   void run() {
-    try {
+    detail::call_safely("inference failed", [&] {
       const detail::api::RunOptions* no_options = nullptr;
-      runtime_->call(detail::api::RunWithBinding, session_, no_options,
-                     static_cast<const detail::api::IoBinding*>(binding_.get()));
-    } catch (const detail::OrtFailure& failure) {
-      throw detail::make_run_error(failure);
-    }
+      bound_->runtime->call(detail::api::RunWithBinding, bound_->session, no_options,
+                            static_cast<const detail::api::IoBinding*>(bound_->binding.get()));
+    });
   }
 
  private:
   friend class Model;
 
-  Bound(std::shared_ptr<const detail::Loaded> loaded, const TensorViews& feed, Tensors outputs)
-      : loaded_(std::move(loaded)),
-        runtime_(&loaded_->sessions()[0].runtime()),
-        session_(loaded_->sessions()[0].get()),
-        inputs_(std::make_unique<Tensors>()),
-        outputs_(std::make_unique<Tensors>(std::move(outputs))),
-        binding_(detail::make_owned(*runtime_, detail::api::ReleaseIoBinding,
-                                    detail::api::CreateIoBinding, session_)) {
-    for (const auto& [name, view] : feed) (*inputs_)[name] = detail::copy_tensor(view);
-    for (const auto& [name, tensor] : *inputs_) bind(detail::api::BindInput, name, tensor);
-    for (const auto& [name, tensor] : *outputs_) bind(detail::api::BindOutput, name, tensor);
-  }
+  /// In the order in which they need each other: what is below is released first.
+  struct Memory {
+    Memory(std::shared_ptr<const detail::Loaded> of_loaded, const TensorViews& feed, Tensors made)
+        : loaded(std::move(of_loaded)),
+          runtime(&loaded->sessions()[0].runtime()),
+          session(loaded->sessions()[0].get()),
+          outputs(std::move(made)),
+          binding(detail::make_owned(*runtime, detail::api::ReleaseIoBinding,
+                                     detail::api::CreateIoBinding, session)) {
+      for (const auto& [name, view] : feed) inputs[name] = detail::copy_tensor(view);
+      for (const auto& [name, tensor] : inputs) bind(detail::api::BindInput, name, tensor);
+      for (const auto& [name, tensor] : outputs) bind(detail::api::BindOutput, name, tensor);
+    }
 
-  template <class Slot>
-  void bind(const Slot& slot, const std::string& name, const Tensor& tensor) {
-    values_.push_back(detail::make_value(*runtime_, tensor.view()));
-    runtime_->call(slot, binding_.get(), name.c_str(),
-                   static_cast<const detail::api::Value*>(values_.back().get()));
-  }
+    template <class Slot>
+    void bind(const Slot& slot, const std::string& name, const Tensor& tensor) {
+      values.push_back(detail::make_value(*runtime, tensor.view()));
+      runtime->call(slot, binding.get(), name.c_str(),
+                    static_cast<const detail::api::Value*>(values.back().get()));
+    }
+
+    std::shared_ptr<const detail::Loaded> loaded;
+    const detail::Runtime* runtime;
+    detail::api::Session* session;
+    Tensors inputs;
+    Tensors outputs;
+    std::vector<detail::Owned<detail::api::Value>> values;
+    detail::Owned<detail::api::IoBinding> binding;
+  };
+
+  explicit Bound(std::unique_ptr<Memory> bound) : bound_(std::move(bound)) {}
 
   static Tensor& find(Tensors& tensors, const std::string& name) {
     const auto found = tensors.find(name);
@@ -90,14 +118,7 @@ class Bound {
     return found->second;
   }
 
-  // In the order in which they need each other: what is below is released first.
-  std::shared_ptr<const detail::Loaded> loaded_;
-  const detail::Runtime* runtime_;
-  detail::api::Session* session_;
-  std::unique_ptr<Tensors> inputs_;
-  std::unique_ptr<Tensors> outputs_;
-  std::vector<detail::Owned<detail::api::Value>> values_;
-  detail::Owned<detail::api::IoBinding> binding_;
+  std::unique_ptr<Memory> bound_;
 };
 
 /// One variant of a bundle, proven on this machine. Copies are the same model; threads may share
@@ -112,11 +133,8 @@ class Model {
   /// works, with the reason for each; usage where the bundle has no such variant, or the cache is
   /// inside it.
   static Model open(const std::string& folder, const Options& options = {}) {
-    try {
-      return Model(detail::Loaded::open(folder, options));
-    } catch (const detail::OrtFailure& failure) {
-      throw detail::make_run_error(failure, "onnxruntime failed");
-    }
+    return detail::call_safely("onnxruntime failed",
+                               [&] { return Model(detail::Loaded::open(folder, options)); });
   }
 
   /// Runs the model and returns its outputs by name.
@@ -126,11 +144,15 @@ class Model {
   /// back.
   ///
   /// Throws `Error` (bad_input): a name, type, shape or count of bytes is not what the model takes.
-  Tensors run(const TensorViews& inputs) const { return loaded_->run(inputs); }
+  Tensors run(const TensorViews& inputs) const {
+    return detail::call_safely("inference failed", [&] { return loaded_->run(inputs); });
+  }
 
   /// The name of the one input that a caller has to give, as masks and what is made of a text are
   /// made. Throws `Error` (usage): it needs several.
-  std::string only_input() const { return loaded_->only_input(); }
+  std::string only_input() const {
+    return detail::call_safely("", [&] { return loaded_->only_input(); });
+  }
 
   /// Returns answers by output, such as the objects in a picture in its own pixels:
   ///
@@ -143,7 +165,8 @@ class Model {
   /// Throws `Error`: bad_input where an item is not what its input is made of, as `run` otherwise;
   /// usage where an option is none; broken_bundle where an output is not as it is described.
   Answers predict(const Items& items, const AnswerOptions& options = {}) const {
-    return loaded_->predict(items, options);
+    return detail::call_safely("inference failed",
+                               [&] { return loaded_->predict(items, options); });
   }
 
   /// Returns this model with fixed memory for inputs like these and their outputs; their values are
@@ -158,15 +181,12 @@ class Model {
       throw Error(Code::usage, loaded_->variant().id + " has a model for each of several sizes",
                   "call run");
     }
-    TensorViews feed = inputs;
-    Tensors masks;
-    loaded_->check(feed, masks);
-    Tensors outputs = loaded_->run(feed);
-    try {
-      return Bound(loaded_, feed, std::move(outputs));
-    } catch (const detail::OrtFailure& failure) {
-      throw detail::make_run_error(failure);
-    }
+    return detail::call_safely("inference failed", [&] {
+      TensorViews feed = inputs;
+      Tensors masks;
+      loaded_->check(feed, masks);
+      return Bound(std::make_unique<Bound::Memory>(loaded_, feed, loaded_->run(feed)));
+    });
   }
 
   /// The id of the variant in use.

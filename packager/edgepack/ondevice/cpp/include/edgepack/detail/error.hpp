@@ -31,7 +31,8 @@ enum class Code {
   internal = 9,
 };
 
-/// Every error that this library throws.
+/// What this library throws; beside it only `std::bad_alloc`, where memory is not enough for an
+/// `Error`, and from what needs no `Model`.
 class Error : public std::runtime_error {
  public:
   Error(Code code, const std::string& text, std::string hint)

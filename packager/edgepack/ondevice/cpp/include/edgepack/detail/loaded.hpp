@@ -119,8 +119,8 @@ class Loaded {
   static std::shared_ptr<const Loaded> open(const std::string& folder, const Options& options) {
     std::shared_ptr<Loaded> loaded(new Loaded(folder));
     const Manifest& manifest = loaded->manifest_;
-    const Sessions sessions(Runtime::open(options.runtime, folder), manifest, options.cache,
-                            options.extensions, options.plugins);
+    const Sessions sessions(Runtime::open(options.runtime, manifest.folder()), manifest,
+                            options.cache, options.extensions, options.plugins);
     std::vector<PassedOver> passed_over;
     for (const Variant& variant : list_variants(manifest, options.variant)) {
       try {
@@ -142,7 +142,7 @@ class Loaded {
         }
       }
     }
-    std::string text = "no variant of " + folder + " works on this machine:";
+    std::string text = "no variant of " + manifest.folder() + " works on this machine:";
     for (const PassedOver& each : passed_over) text += "\n  " + each.variant + ": " + each.reason;
     throw Error(Code::refused, text, "the reasons say what each variant needs");
   }
@@ -154,15 +154,11 @@ class Loaded {
   double golden_sqnr_db() const { return golden_sqnr_db_; }
   const std::vector<Session>& sessions() const { return sessions_; }
 
-  /// Returns the outputs by name, of inputs that are checked here. Throws `Error`.
+  /// Returns the outputs by name, of inputs that are checked here. Throws `Error`, `OrtFailure`.
   Tensors run(TensorViews feed) const {
     Tensors masks;
     check(feed, masks);
-    try {
-      return infer_counted(feed);
-    } catch (const OrtFailure& failure) {
-      throw make_run_error(failure);
-    }
+    return infer_counted(feed);
   }
 
   /// See `Model::only_input`.
@@ -176,16 +172,12 @@ class Loaded {
                 "give each by its name");
   }
 
-  /// Returns answers by output, of what inputs are made of. Throws `Error`.
+  /// Returns answers by output, of what inputs are made of. Throws `Error`, `OrtFailure`.
   Answers predict(const Items& items, const AnswerOptions& options) const {
     Feed feed = meaning_.make_feed(items);
     Tensors masks;
     check(feed.views, masks);
-    try {
-      return meaning_.make_answers(infer_counted(feed.views), feed, options);
-    } catch (const OrtFailure& failure) {
-      throw make_run_error(failure);
-    }
+    return meaning_.make_answers(infer_counted(feed.views), feed, options);
   }
 
   /// Checks a caller's inputs and adds the masks that are missing, which are kept in `masks`.
@@ -354,10 +346,6 @@ class Loaded {
 
   /// Counts from now on what the model does, where that is asked for.
   void start_counting(const std::optional<std::string>& stats) {
-    const auto find_variable = [](const char* name) {
-      const char* value = getenv(name);
-      return std::string(value == nullptr ? "" : value);
-    };
     const std::string folder = stats ? *stats : find_variable("EDGEPACK_STATS");
     if (folder.empty()) return;
     About about{manifest_.name(), manifest_.version(), "", variant_.id, {},

@@ -22,12 +22,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -188,8 +190,7 @@ Owned<T> make_owned(const Runtime& runtime, const api::Slot<void(T*)>& release,
 
 /// What an error of onnxruntime means for a caller, where no variant is being tried; `doing` says
 /// what failed.
-inline Error make_run_error(const OrtFailure& failure,
-                            const std::string& doing = "inference failed") {
+inline Error make_run_error(const OrtFailure& failure, const std::string& doing) {
   const std::string_view text = failure.what();
   for (const char* sign : {"bad_alloc", "Failed to allocate", "out of memory"}) {
     if (text.find(sign) != std::string_view::npos) {
@@ -199,6 +200,25 @@ inline Error make_run_error(const OrtFailure& failure,
   }
   return Error(Code::internal, doing + ": " + std::string(text),
                "give inputs as the bundle's README shows");
+}
+
+/// Calls, and returns what that returns; whatever is thrown leaves as an `Error`, but for
+/// `std::bad_alloc` where not even the memory of an error is left.
+template <class Call>
+auto call_safely(const char* doing, const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const Error&) {
+    throw;
+  } catch (const OrtFailure& failure) {
+    throw make_run_error(failure, doing);
+  } catch (const std::bad_alloc&) {
+    throw Error(Code::out_of_memory, "there is no memory left", "free some memory");
+  } catch (const std::length_error&) {
+    throw Error(Code::out_of_memory, "a tensor is larger than memory", "give smaller inputs");
+  } catch (const std::exception& error) {
+    throw Error(Code::internal, error.what(), "this is a fault in edgepack: please report it");
+  }
 }
 
 /// onnxruntime's library and its environment: one for all models of a process. Threads may share
@@ -315,8 +335,11 @@ class Runtime {
 
   explicit Runtime(const std::string& path) {
     // Official builds of onnxruntime 1.29 and newer send telemetry unless this is set before they
-    // load. Source: Privacy.md in the onnxruntime 1.31.1 wheel.
-    setenv("ORT_DISABLE_TELEMETRY", "1", 1);
+    // load. Source: Privacy.md in the onnxruntime 1.31.1 wheel. A program whose threads read the
+    // environment sets it itself.
+    const char* is_disabled = getenv("ORT_DISABLE_TELEMETRY");
+    if (is_disabled == nullptr || std::string_view(is_disabled) != "1")
+      setenv("ORT_DISABLE_TELEMETRY", "1", 1);
     library_ = load(path);
     const auto get_base = find_exported<const ApiBase*()>("OrtGetApiBase");
     if (get_base == nullptr) {
@@ -338,9 +361,9 @@ class Runtime {
       call(api::DisableTelemetryEvents, static_cast<const api::Env*>(env.get()));
       env_ = env.release();
     } catch (const OrtFailure& failure) {
-      if (make_run_error(failure).code() == Code::out_of_memory) throw make_run_error(failure);
-      throw Error(Code::no_runtime,
-                  "onnxruntime " + version_ + " does not start: " + failure.what(), kWhere);
+      const Error error = make_run_error(failure, "onnxruntime " + version_ + " does not start");
+      if (error.code() == Code::out_of_memory) throw error;
+      throw Error(Code::no_runtime, error.what(), kWhere);
     }
   }
 
@@ -371,10 +394,21 @@ class Runtime {
 
   static std::string choose(const std::string& asked, const std::string& bundle,
                             const std::vector<std::string>& loaded) {
+    // The linker keeps the path as it is given, which has to lead there from other folders, too.
+    const auto make_absolute = [](const std::string& path) {
+      std::error_code none;
+      const std::filesystem::path whole = std::filesystem::absolute(path, none);
+      return none ? path : whole.string();
+    };
+    if (asked.find('/') != std::string::npos) {
+      if (find_real_path(asked).empty())
+        throw Error(Code::no_runtime, "there is no " + asked, kWhere);
+      return make_absolute(asked);
+    }
     if (!asked.empty()) return asked;
     for (const char* name : {"libonnxruntime.so.1", "libonnxruntime.so"}) {
       const std::string path = bundle + "/cpp/lib/" + name;
-      if (!find_real_path(path).empty()) return path;
+      if (!find_real_path(path).empty()) return make_absolute(path);
     }
     return loaded.empty() ? "" : loaded[0];
   }
@@ -401,11 +435,12 @@ class Runtime {
   }
 
   static bool is_among(const std::string& path, const std::vector<std::string>& loaded) {
+    // What a name without a folder stands for, the linker knows.
+    if (path.find('/') == std::string::npos)
+      return dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
     const std::string real = find_real_path(path);
-    // A path that is not there is for the linker to say, and so is a name without a folder.
-    return real.empty() || std::any_of(loaded.begin(), loaded.end(), [&](const std::string& each) {
-             return find_real_path(each) == real;
-           });
+    return std::any_of(loaded.begin(), loaded.end(),
+                       [&](const std::string& each) { return find_real_path(each) == real; });
   }
 
   void* library_ = nullptr;
