@@ -26,10 +26,16 @@
 #include <iostream>
 #include <sstream>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 namespace {
 
 using edgepack::detail::format_json_text;
+
+static_assert(!std::is_assignable_v<decltype(std::declval<edgepack::Bound&>().input("")),
+                                    edgepack::Tensor>,
+              "the memory that onnxruntime is bound to stays");
 
 std::string read(const std::string& path) { return edgepack::detail::read_file(path); }
 

@@ -361,9 +361,10 @@ class Runtime {
       call(api::DisableTelemetryEvents, static_cast<const api::Env*>(env.get()));
       env_ = env.release();
     } catch (const OrtFailure& failure) {
-      const Error error = make_run_error(failure, "onnxruntime " + version_ + " does not start");
-      if (error.code() == Code::out_of_memory) throw error;
-      throw Error(Code::no_runtime, error.what(), kWhere);
+      if (make_run_error(failure, "").code() == Code::out_of_memory)
+        throw make_run_error(failure, "");
+      throw Error(Code::no_runtime,
+                  "onnxruntime " + version_ + " does not start: " + failure.what(), kWhere);
     }
   }
 
