@@ -268,7 +268,7 @@ void write_refusal(const fs::path& folder, const fs::path& out, const Json& fact
 void check_frames() {
   constexpr std::int64_t longest = std::numeric_limits<std::int64_t>::max();
   const std::uint8_t pixel[4] = {};
-  for (const std::int64_t side : {longest, longest / 2, std::int64_t{1} << 32, std::int64_t{-1}}) {
+  for (const std::int64_t side : {longest, longest / 2, std::int64_t{1} << 41, std::int64_t{-1}}) {
     for (const auto& [width, height, stride] :
          {std::array{side, side, std::int64_t{0}}, std::array{side, std::int64_t{1}, side},
           std::array{std::int64_t{9}, std::int64_t{9}, side}}) {
