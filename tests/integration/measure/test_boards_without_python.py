@@ -62,6 +62,7 @@ from tests.support.servers.loopback import ssh_device
 
 TARGET = "linux-x86-64"
 SAMPLES = 40
+AARCH64 = "aarch64-linux-gnu-gcc"
 _FOUND = importlib.util.find_spec("onnxruntime")
 LIBRARY = next(
     Path(str(_FOUND and _FOUND.origin)).parent.glob("capi/libonnxruntime.so.1.*"), Path("none")
@@ -366,12 +367,15 @@ def test_tool_of_a_board_that_may_not_tell_prevents_nothing(bare: Board) -> None
         assert read_board_files(transport, ()).texts["nvpmodel"].strip() == ""
 
 
-def test_program_asks_for_no_version_of_glibc(tmp_path: Path) -> None:
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-    program = build_program("x86-64", tmp_path)
+@pytest.mark.parametrize(("arch", "compiler"), [("x86-64", "cc"), ("aarch64", AARCH64)])
+def test_program_asks_for_no_version_of_glibc(tmp_path: Path, arch: str, compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    program = build_program(arch, tmp_path)
     assert b"GLIBC_" not in program.read_bytes()
-    assert build_program("x86-64", tmp_path) == program
+    assert build_program(arch, tmp_path) == program
+    if arch != "x86-64":
+        return
     said = subprocess.run(
         [program, "about", "--runtime", LIBRARY], check=True, capture_output=True
     ).stdout

@@ -29,8 +29,8 @@ COMPILE_S = 300.0
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-U_FORTIFY_SOURCE", "-DEDGEPACK_DECLARED")
 _LIBRARIES = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "libc.so.6")
 """What the program loads. The last one has the names."""
-_ALWAYS = ("__libc_start_main", "abort", "raise")
-"""What the compiler's own files call."""
+_ALWAYS = ("__getauxval", "__libc_start_main", "abort", "raise")
+"""What the compiler's own files call; on aarch64 its atomic operations ask for the processor's."""
 _LINKS = ("-pie", "-nodefaultlibs", "-Wl,--no-as-needed")
 
 
