@@ -1321,7 +1321,7 @@ static Timed in_scenario(const Plan *plan, const Arguments *arguments, double wa
   } else if (!strcmp(arguments->scenario, "server")) {
     timed = run_server(pool);
   } else {
-    double sample_ns = (double)(rehearsed.to_ns - rehearsed.from_ns) / WINDOW_ITERATIONS;
+    double sample_ns = (double)(rehearsed.to_ns - rehearsed.from_ns) / (double)WINDOW_ITERATIONS;
     double samples = ceil(MORE_SAMPLES * arguments->duration_s * 1e9 / fmax(1.0, sample_ns));
     samples = fmax((double)arguments->iterations, samples);
     check_count(samples);
