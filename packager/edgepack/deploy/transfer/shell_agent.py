@@ -202,8 +202,9 @@ class _Tar:
         self.bytes_made = 0
         self._bundle = bundle
         self._missing = missing
-        programs = [entry.path for entry in bundle.manifest.files if entry.mode == "755"]
-        self._lists = {_FILES: lines, _MODES: "".join(f"{p}\n" for p in programs).encode()}
+        self._programs = {entry.path for entry in bundle.manifest.files if entry.mode == "755"}
+        modes = "".join(f"{path}\n" for path in sorted(self._programs)).encode()
+        self._lists = {_FILES: lines, _MODES: modes}
 
     def __iter__(self) -> Iterator[bytes]:
         for part in self._make_parts():
@@ -216,15 +217,16 @@ class _Tar:
         for name in self._missing:
             path = self._bundle.path / name
             size = path.stat().st_size
-            yield _make_head(_NEW + name, size)
+            mode = 0o755 if name in self._programs else 0o644
+            yield _make_head(_NEW + name, size, mode)
             yield from read_chunks(path)
             yield _make_padding(size)
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _make_head(name: str, size: int) -> bytes:
+def _make_head(name: str, size: int, mode: int = 0o644) -> bytes:
     info = tarfile.TarInfo(name)
-    info.size = size
+    info.size, info.mode = size, mode
     return info.tobuf(tarfile.GNU_FORMAT)
 
 

@@ -19,6 +19,7 @@
 # what was announced, 28 no space left, 76 somebody else has removed a release that is needed,
 # 1 other.
 set -u
+umask 022 # files have the modes of the stream
 LC_ALL=C
 export LC_ALL
 operation=$1 root=$2 project=$3 given=$4
@@ -155,7 +156,7 @@ push)
     partial=.partial-$release-$$
     new=$partial/new
     rm -rf "$partial"
-    mkdir "$partial" && : >"$partial/linked" || exit 1
+    mkdir "$partial" || exit 1
     tar -xf - -C "$partial" || fail 2 "the stream ends too early"
     [ -f "$partial/files" ] && [ -f "$partial/modes" ] || fail 2 "the stream has no list of files"
     hash_all >../.have-$$
@@ -167,21 +168,15 @@ push)
         # Whoever pushes or goes back meanwhile may remove the release that had it.
         [ -e "${other:-/-}" ] || fail 76 "$path did not come, and no release has it"
         mkdir -p "$new/$path" && rmdir "$new/$path" || exit 1
-        grep -Fqxe "$path" "$partial/modes" && runs=yes || runs=no
-        [ -x "$other" ] && ran=yes || ran=no
+        grep -Fqxe "$path" "$partial/modes" && mode=755 || mode=644
+        [ -x "$other" ] && had=755 || had=644
         # A link has the mode of the other release's file, which stays as it is.
-        { [ "$runs" = "$ran" ] && ln "$other" "$new/$path" 2>/dev/null && printf '%s\n' "$path" >>"$partial/linked"; } ||
-          cp "$other" "$new/$path" || { [ -e "$other" ] && exit 1 || fail 76 "$path is in no release any more"; }
+        { [ "$mode" = "$had" ] && ln "$other" "$new/$path" 2>/dev/null; } ||
+          { cp "$other" "$new/$path" && chmod "$mode" "$new/$path"; } || { [ -e "$other" ] && exit 1 || fail 76 "$path is in no release any more"; }
       fi
     done <"$partial/files" || exit $?
     [ "$(hash_of "$new/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
     (cd "$new" && sha256sum -c ../files >/dev/null 2>&1) || fail 2 "the hash of a file is wrong"
-    (cd "$new" && find . -type f) | while IFS= read -r path; do
-      path=${path#./}
-      grep -Fqxe "$path" "$partial/linked" && continue
-      grep -Fqxe "$path" "$partial/modes" && mode=755 || mode=644
-      chmod "$mode" "$new/$path" || exit 1
-    done || exit 1
     lock "$base"
     mv "$partial/files" "../chunks/$release.files" || exit 1
     sync
